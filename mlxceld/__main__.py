@@ -1,0 +1,5 @@
+"""``python -m mlxceld``."""
+
+from mlxceld.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The admin HTTP API, on its own listener."""

@@ -1,0 +1,1 @@
+"""The one thread that owns MLX: sequences, batches, sampling."""

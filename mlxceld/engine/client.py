@@ -1,0 +1,53 @@
+"""What HTTP and admin code may ask of the engine. No MLX in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mlxceld.engine.request import GenerationRequest
+    from mlxceld.engine.stream import EventStream
+    from mlxceld.models.text import TextCodec
+    from mlxceld.prompt_cache.reports import BudgetChange, FlushReport, ResizeReport, TraceEvent
+    from mlxceld.telemetry.status import EngineSnapshot
+
+
+class EngineClient(Protocol):
+    """The engine as its callers see it; every method may be called from the event loop."""
+
+    @property
+    def snapshot(self) -> EngineSnapshot:
+        """The newest published state; never waits."""
+
+    @property
+    def text(self) -> TextCodec:
+        """The loaded model's tokenizer; raises NotReadyError until the model is loaded."""
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> list[EventStream]:
+        """Queue requests, all or none, and return their event streams in order.
+
+        Raises QueueFullError, NotReadyError, InvalidRequestError or ContextLengthError; then
+        nothing was queued.
+        """
+
+    def cancel(self, request_id: str) -> bool:
+        """Stop a request within one step; False if none of that id is in flight."""
+
+    def flush(
+        self, *, store: str = "all", session: str | None = None, dry_run: bool = False
+    ) -> Future[FlushReport]:
+        """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
+
+    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
+        """Change the live budgets between two steps, evicting down to them at once."""
+
+    def set_trace(self, enabled: bool) -> None:
+        """Switch the cache trace's log lines."""
+
+    def trace_tail(self, n: int) -> list[TraceEvent]:
+        """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""
+
+    def drain(self) -> None:
+        """Take no more requests; those accepted run on."""

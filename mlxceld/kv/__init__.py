@@ -1,0 +1,1 @@
+"""Key/value memory: the caches that a batch of sequences is given."""

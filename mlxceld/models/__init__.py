@@ -1,0 +1,1 @@
+"""Finding, importing and loading models, and turning text into tokens and back."""

@@ -1,0 +1,1 @@
+"""What is kept of finished prompts, and what is counted about it."""

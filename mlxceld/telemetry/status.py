@@ -1,0 +1,110 @@
+"""What the engine publishes about itself after every step, for status, metrics and the admin API.
+
+All of it is immutable and holds plain values only, so that any thread may read the newest
+snapshot without a lock and without touching an array.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mlxceld.telemetry.cache_stats import CacheStats
+from mlxceld.telemetry.histogram import HistogramSnapshot
+
+
+class EngineState(enum.StrEnum):
+    """Where the engine is in its life."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """The loaded model, as users are told of it.
+
+    ``layer_caches`` counts the model's caches by kind (pageable, windowed, recurrent, composite);
+    ``batching`` is the batch probe's verdict with, in ``batching_reason``, why it is not "full".
+    """
+
+    id: str
+    path: str
+    family: str
+    device: str
+    dtype: str
+    context_length: int
+    vocab_size: int
+    parameters: int
+    weight_bytes: int
+    layer_caches: Mapping[str, int]
+    batching: str
+    batching_reason: str
+    loaded_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStatus:
+    """One request in flight. ``phase`` is waiting, prefill or decode; ages are seconds."""
+
+    id: str
+    seq_id: int
+    endpoint: str
+    client: str | None
+    session: str
+    phase: str
+    prompt_tokens: int
+    cached_tokens: int
+    prefilled_tokens: int
+    generated_tokens: int
+    max_tokens: int
+    age_seconds: float
+    stream: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatus:
+    """MLX's allocator and the process, in bytes."""
+
+    active: int = 0
+    peak: int = 0
+    cache: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """One consistent reading of the engine.
+
+    ``heartbeat`` is the monotonic clock at which the engine's loop last turned; ``steps`` counts
+    forward passes, ``faults`` engine faults since the start and ``fault`` is the newest one's text
+    while the engine has not served a request since. ``histograms`` and ``outcomes`` are keyed by
+    the metric's name without prefix, and by (endpoint, outcome).
+    """
+
+    state: EngineState = EngineState.LOADING
+    detail: str = ""
+    model: ModelStatus | None = None
+    heartbeat: float = 0.0
+    busy: bool = False
+    waiting: int = 0
+    running: int = 0
+    steps: int = 0
+    tokens_generated: int = 0
+    preemptions: int = 0
+    queue_rejections: int = 0
+    faults: int = 0
+    fault: str = ""
+    longest_chunk_seconds: float = 0.0
+    longest_decode_step_seconds: float = 0.0
+    memory: MemoryStatus = field(default_factory=MemoryStatus)
+    requests: tuple[RequestStatus, ...] = ()
+    cache: CacheStats = field(default_factory=CacheStats)
+    outcomes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    histograms: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
+    trace_enabled: bool = False

@@ -1,0 +1,1 @@
+"""mlxctl: reads and changes the caches of a running mlxceld."""
