@@ -1,0 +1,93 @@
+"""What the cache tells about itself and takes as orders: plain values that cross threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The live limits of both stores. Sizes are bytes, times seconds.
+
+    A capacity or a maximum of 0 disables that store; a time to live of 0 means never.
+    """
+
+    capacity_bytes: int
+    max_entries: int
+    ttl_seconds: float
+    snapshot_capacity_bytes: int
+    snapshot_max_entries: int
+    snapshot_ttl_seconds: float
+
+    def changed(self, changes: BudgetChange) -> Budget:
+        """This budget with what ``changes`` names replaced."""
+        values = {}
+        for field in fields(self):
+            new = getattr(changes, field.name)
+            values[field.name] = getattr(self, field.name) if new is None else new
+        return Budget(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChange:
+    """Which limits to change; None leaves a limit as it is."""
+
+    capacity_bytes: int | None = None
+    max_entries: int | None = None
+    ttl_seconds: float | None = None
+    snapshot_capacity_bytes: int | None = None
+    snapshot_max_entries: int | None = None
+    snapshot_ttl_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlushReport:
+    """What a flush dropped, or would drop when it was a dry run.
+
+    ``deferred_bytes`` are still held by running requests and are freed when these end.
+    """
+
+    entries: int
+    bytes: int
+    deferred_bytes: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeReport:
+    """What a change of the budget did, or would do when it was a dry run.
+
+    ``generation`` counts the changes made since the start; a dry run does not move it.
+    """
+
+    before: Budget
+    after: Budget
+    evicted_entries: int
+    evicted_bytes: int
+    deferred_bytes: int
+    generation: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One thing that happened in the cache. ``session`` is hashed, ``bytes`` real sizes."""
+
+    at_unix_ms: int
+    event: str
+    seq_id: int | None = None
+    session: str | None = None
+    matched_len: int | None = None
+    context_len: int | None = None
+    reason: str | None = None
+    bytes: int | None = None
+    store: str | None = None
+
+    def line(self) -> str:
+        """The event as its log line, without what does not apply to it."""
+        words = [f"apc_event={self.event}"]
+        for field in fields(self)[2:]:
+            value = getattr(self, field.name)
+            if value is not None:
+                words.append(f"{field.name}={value}")
+        return " ".join(words)

@@ -1,0 +1,50 @@
+"""What the stores contribute to the published cache statistics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mlxceld.prompt_cache.rejects import RejectLog
+from mlxceld.prompt_cache.store import PrefixStore
+from mlxceld.telemetry.cache_stats import CacheStats
+
+
+def fill(stats: CacheStats, store: PrefixStore[Any], rejects: RejectLog) -> CacheStats:
+    """``stats`` with the whole-prefix store's numbers and the refusals filled in.
+
+    Everything else (the work counters, the pool) is left as the caller set it.
+    """
+    counters, budget, last = store.counters, store.budget, rejects.last
+    refusals: dict[str, Any] = {f"reject_{why}": count for why, count in rejects.counts.items()}
+    return replace(
+        stats,
+        enabled=store.enabled,
+        entries=len(store),
+        bytes=store.bytes,
+        capacity_bytes=budget.capacity_bytes,
+        max_entries=budget.max_entries,
+        ttl_seconds=budget.ttl_seconds,
+        hits=counters.hits,
+        misses=counters.misses,
+        lookups=counters.lookups,
+        hit_rate=counters.hits / counters.lookups if counters.lookups else 0.0,
+        inserts=counters.inserts,
+        evictions_lru=counters.evictions_lru,
+        evictions_ttl=counters.evictions_ttl,
+        evictions_flush=counters.evictions_flush,
+        evictions_resize=counters.evictions_resize,
+        consumed=counters.consumed,
+        replaced=counters.replaced,
+        rejections_oversized=counters.rejections_oversized,
+        insert_rejects=rejects.insert_rejects,
+        snapshot_capacity_bytes=budget.snapshot_capacity_bytes,
+        snapshot_max_entries=budget.snapshot_max_entries,
+        snapshot_ttl_seconds=budget.snapshot_ttl_seconds,
+        cache_bytes_total=store.bytes,
+        last_reject_reason=last.reason.value if last else None,
+        last_reject_seq_id=last.seq_id if last else None,
+        last_reject_context_len=last.context_len if last else None,
+        last_reject_at_unix_ms=last.at_unix_ms if last else None,
+        **refusals,
+    )
