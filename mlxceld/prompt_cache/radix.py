@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -11,11 +11,11 @@ TYPE_CODE = "i"
 """A token is one C int in the compact arrays that the index works on."""
 
 
-def as_tokens(ids: object) -> array[int]:
+def as_tokens(ids: Iterable[int]) -> array[int]:
     """The ids as the compact array that the index works on; an array is taken as it is."""
     if isinstance(ids, array) and ids.typecode == TYPE_CODE:
         return ids
-    return array(TYPE_CODE, ids)  # type: ignore[call-overload, no-any-return]
+    return array(TYPE_CODE, ids)
 
 
 def common_length(a: array[int], b: array[int]) -> int:
