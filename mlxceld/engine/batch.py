@@ -1,0 +1,171 @@
+"""The sequences that are generating, and their next token.
+
+A *lane* is a set of caches with the rows that live in them. Usually there is one lane for the
+whole batch; where a model cannot be batched every row has a lane of its own. One step runs each
+lane's forward pass and samples over all rows together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+
+from mlxceld.engine.sampling import LogprobArrays, logprobs_of
+from mlxceld.engine.sequence import Sequence
+from mlxceld.kv import row_caches
+from mlxceld.kv.host import as_ints
+from mlxceld.kv.row_caches import Caches
+
+
+@dataclass(slots=True)
+class Lane:
+    """Caches with their rows. ``merged`` tells a batch's caches from a single row's plain ones.
+
+    ``inputs`` is an int array of shape (rows,): each row's next token to feed.
+    """
+
+    caches: Caches
+    rows: list[Sequence]
+    inputs: mx.array
+    merged: bool
+
+
+@dataclass(slots=True)
+class Step:
+    """One decode step under way: which rows it covers and, once evaluated, their tokens."""
+
+    rows: list[Sequence]
+    tokens: mx.array
+    logprobs: dict[int, LogprobArrays] = field(default_factory=dict)
+    failed: dict[int, Exception] = field(default_factory=dict)
+
+    def wait(self) -> list[int]:
+        """Block until the step is computed; return its tokens, row by row."""
+        return as_ints(self.tokens)
+
+
+class DecodeBatch:
+    """Every sequence in its decode phase."""
+
+    def __init__(self, module: Any, *, batched: bool) -> None:
+        self._module = module
+        self._batched = batched
+        self._lanes: list[Lane] = []
+
+    @property
+    def rows(self) -> list[Sequence]:
+        """The rows, lane by lane: the order of a step."""
+        return [row for lane in self._lanes for row in lane.rows]
+
+    def __len__(self) -> int:
+        return sum(len(lane.rows) for lane in self._lanes)
+
+    def nbytes(self) -> int:
+        """Bytes that the lanes' caches hold."""
+        return sum(row_caches.nbytes(lane.caches) for lane in self._lanes)
+
+    def join(self, sequences: Seq[Sequence], caches: Caches, *, merged: bool) -> None:
+        """Let prefilled sequences in; ``caches`` are theirs, one row each, in order."""
+        inputs = mx.array([sequence.prompt[-1] for sequence in sequences])
+        lane = Lane(caches, list(sequences), inputs, merged)
+        for sequence in sequences:
+            sequence.row = None
+        if not self._batched or not self._lanes:
+            self._lanes.append(lane)
+            return
+        into = self._lanes[0]
+        for part in (into, lane):
+            if not part.merged:
+                part.caches = row_caches.merge([part.caches])
+                part.merged = True
+        row_caches.extend(into.caches, lane.caches)
+        into.rows.extend(lane.rows)
+        into.inputs = mx.concatenate([into.inputs, lane.inputs])
+
+    def launch(self) -> Step:
+        """Build the next step and start computing it; returns without waiting.
+
+        Each row is fed its newest token, known or still being computed by the step before. An
+        exception while sampling one row marks that row failed and leaves the others alone.
+        """
+        rows = self.rows
+        logits = mx.concatenate(
+            [
+                self._module(lane.inputs[:, None], cache=lane.caches)[:, -1, :]
+                for lane in self._lanes
+            ]
+        )
+        step = Step(rows, self._sampled(rows, logits))
+        self._sample_special_rows(step, logits)
+        at = 0
+        for lane in self._lanes:
+            lane.inputs = step.tokens[at : at + len(lane.rows)]
+            at += len(lane.rows)
+        for row in rows:
+            row.launched += 1
+        pending = [step.tokens]
+        for logprobs in step.logprobs.values():
+            pending.extend(logprobs.arrays())
+        mx.async_eval(pending)  # type: ignore[no-untyped-call]
+        return step
+
+    def leave(self, rows: Seq[Sequence], keep_row: Callable[[Sequence], bool]) -> None:
+        """Take rows out; those for which ``keep_row`` holds carry their own caches with them."""
+        gone = set(rows)
+        for lane in self._lanes:
+            staying = [i for i, row in enumerate(lane.rows) if row not in gone]
+            if len(staying) == len(lane.rows):
+                continue
+            for i, row in enumerate(lane.rows):
+                if row in gone and keep_row(row):
+                    row.row = row_caches.extract(lane.caches, i) if lane.merged else lane.caches
+            if staying:
+                row_caches.keep_rows(lane.caches, staying)
+                lane.inputs = lane.inputs[mx.array(staying)]
+            lane.rows = [lane.rows[i] for i in staying]
+        self._lanes = [lane for lane in self._lanes if lane.rows]
+
+    def clear(self) -> None:
+        """Forget every row and its caches."""
+        self._lanes = []
+
+    @staticmethod
+    def _sampled(rows: list[Sequence], logits: mx.array) -> mx.array:
+        if all(row.sampler is not None and not row.sampler.is_argmax for row in rows):
+            return mx.zeros(len(rows), dtype=mx.uint32)
+        return mx.argmax(logits, axis=-1)
+
+    def _sample_special_rows(self, step: Step, logits: mx.array) -> None:
+        """Redraw the rows that are not a plain argmax, and collect what was asked of each."""
+        picked: list[mx.array] = [step.tokens[i : i + 1] for i in range(len(step.rows))]
+        redrawn = False
+        for i, row in enumerate(step.rows):
+            sampler, want = row.sampler, row.request.sampling.logprobs
+            if sampler is None or (sampler.is_argmax and want is None):
+                continue
+            try:
+                if not sampler.is_argmax:
+                    picked[i] = sampler.sample(
+                        logits[i : i + 1], row.prompt, self._history(row, i), row.launched
+                    ).astype(mx.uint32)
+                    redrawn = True
+                if want is not None:
+                    step.logprobs[i] = logprobs_of(logits[i : i + 1], picked[i], want)
+            except Exception as error:
+                step.failed[i] = error
+        if redrawn:
+            step.tokens = mx.concatenate(picked)
+
+    def _history(self, row: Sequence, index: int) -> mx.array:
+        """The row's generated tokens, the one still being computed included."""
+        known = mx.array(row.generated, dtype=mx.int32)
+        if row.launched == len(row.generated) or (
+            row.sampler is None or not row.sampler.wants_history
+        ):
+            return known
+        inputs = mx.concatenate([lane.inputs for lane in self._lanes])
+        return mx.concatenate([known, inputs[index : index + 1].astype(mx.int32)])

@@ -1,0 +1,373 @@
+"""The engine's work, one step at a time. Runs on the engine thread and owns every array."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from mlxceld.engine.batch import DecodeBatch, Step
+from mlxceld.engine.chunking import ChunkSize
+from mlxceld.engine.events import (
+    Event,
+    Failed,
+    FailureKind,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    TokenLogprob,
+)
+from mlxceld.engine.output import TokenOutput
+from mlxceld.engine.prefill import run_chunk
+from mlxceld.engine.recorder import Recorder, spans
+from mlxceld.engine.reuse import PromptReuse
+from mlxceld.engine.sampling import RowSampler
+from mlxceld.engine.scheduler import Scheduler
+from mlxceld.engine.sequence import Phase, Sequence
+from mlxceld.engine.stream import EventStream, deliver
+from mlxceld.kv import row_caches
+from mlxceld.kv.host import as_float, as_floats, as_ints
+
+if TYPE_CHECKING:
+    from mlxceld.engine.probe import BatchVerdict
+    from mlxceld.engine.sampling import LogprobArrays
+    from mlxceld.models.loading import LoadedModel
+
+log = logging.getLogger(__name__)
+
+_CLEAR_EVERY_STEPS = 512
+"""MLX keeps freed buffers; growing batches leave odd sizes behind that nothing reuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the engine does at once: sequences, and prompt tokens a chunk."""
+
+    max_batch_size: int
+    prefill_chunk: int
+
+
+class EngineCore:
+    """Sequences, batch and caches, moved on by :meth:`step`.
+
+    Everything that a step tells callers is collected and handed over at the end of the step.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        verdict: BatchVerdict,
+        limits: Limits,
+        reuse: PromptReuse,
+        recorder: Recorder,
+        clock: Callable[[], float],
+    ) -> None:
+        self._model = model
+        self._clock = clock
+        self._reuse = reuse
+        self._recorder = recorder
+        self._verdict = verdict
+        self._scheduler = Scheduler(limits.max_batch_size, padded_prefill=verdict.padded_prefill)
+        self._batch = DecodeBatch(model.module, batched=verdict.batched_decode)
+        self._chunks = ChunkSize(limits.prefill_chunk)
+        self._in_flight: dict[str, Sequence] = {}
+        self._pending: Step | None = None
+        self._outbox: list[tuple[EventStream, Event]] = []
+
+    # What the engine thread asks.
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for a place in the batch."""
+        return self._scheduler.waiting
+
+    @property
+    def running(self) -> int:
+        """Sequences that are being computed."""
+        return len(self._in_flight) - self._scheduler.waiting
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._in_flight)
+
+    @property
+    def longest_chunk_seconds(self) -> float:
+        """The longest prefill chunk that ran while a stream was running."""
+        return self._chunks.longest_seconds
+
+    def sequences(self) -> list[Sequence]:
+        """Every sequence in flight, oldest first."""
+        return list(self._in_flight.values())
+
+    def batch_bytes(self) -> int:
+        """Bytes that running sequences hold, prompts under way included."""
+        rows = (s.row for s in self._in_flight.values() if s.row is not None)
+        return self._batch.nbytes() + sum(row_caches.nbytes(row) for row in rows)
+
+    def ids(self) -> set[str]:
+        """The ids of the requests in flight."""
+        return set(self._in_flight)
+
+    def add(self, sequence: Sequence) -> None:
+        """Take a sequence; its request has been checked."""
+        self._in_flight[sequence.request.id] = sequence
+        self._scheduler.add(sequence)
+
+    def cancel(self, request_id: str) -> None:
+        """End a sequence at the next step; unknown ids are ignored."""
+        sequence = self._in_flight.get(request_id)
+        if sequence is not None:
+            sequence.cancelled = True
+
+    def step(self) -> None:
+        """Do one round of work: at most one decode step and one prefill chunk."""
+        try:
+            self._reap()
+            self._admit()
+            if self._scheduler.prefilling:
+                # A chunk is not overlapped with a step: streams get their tokens before it.
+                self._settle()
+                if len(self._batch):
+                    self._pending = self._launch()
+                    self._settle()
+                self._prefill()
+            elif len(self._batch):
+                before, self._pending = self._pending, self._launch()
+                if before is not None:
+                    self._take(before)
+            else:
+                self._settle()
+        finally:
+            self._hand_over()
+
+    def fail_all(self, kind: FailureKind, message: str) -> None:
+        """End everything in flight with an error and start from nothing."""
+        now = self._clock()
+        for sequence in self.sequences():
+            self._fail(sequence, kind, message, now)
+        self._pending = None
+        self._batch.clear()
+        mx.clear_cache()
+        self._hand_over()
+
+    # The round.
+
+    def _reap(self) -> None:
+        """End what was cancelled or has run out of time."""
+        now = self._clock()
+        ended: list[tuple[Sequence, FinishReason]] = []
+        for sequence in self._in_flight.values():
+            if sequence.cancelled:
+                ended.append((sequence, FinishReason.CANCELLED))
+            elif sequence.deadline is not None and now >= sequence.deadline:
+                ended.append((sequence, FinishReason.TIMEOUT))
+        self._end(ended, now)
+
+    def _admit(self) -> None:
+        now = self._clock()
+        for sequence in self._scheduler.admit(len(self._batch) + self._still_in_flight()):
+            sequence.prefill_started_at = now
+            try:
+                self._begin(sequence)
+            except Exception as error:
+                self._request_fault(sequence, error)
+
+    def _still_in_flight(self) -> int:
+        """Rows that have left the batch with their last token still being computed."""
+        if self._pending is None:
+            return 0
+        inside = set(self._batch.rows)
+        return sum(s.phase is Phase.DECODE and s not in inside for s in self._pending.rows)
+
+    def _begin(self, sequence: Sequence) -> None:
+        request = sequence.request
+        sequence.prompt = list(request.tokens)
+        sequence.sampler = RowSampler(
+            request.sampling, sequence.seed, self._model.status.vocab_size
+        )
+        sequence.output = TokenOutput(self._model.text, sequence.prompt, request.sampling.stop)
+        self._reuse.adopt(sequence)
+        if sequence.row is None:
+            sequence.row = row_caches.new_row(self._model.module)
+
+    def _prefill(self) -> None:
+        streaming = len(self._batch) > 0
+        chunk = self._chunks.size(streams_running=streaming)
+        group = self._scheduler.next_group(chunk)
+        if not group:
+            return
+        rows = [sequence.row for sequence in group if sequence.row is not None]
+        merged = len(group) > 1
+        caches = row_caches.merge(rows) if merged else rows[0]
+        sizes = [min(chunk, sequence.prefill_left) for sequence in group]
+        started = self._clock()
+        if max(sizes):
+            parts = [
+                s.prompt[s.prefilled : s.prefilled + size]
+                for s, size in zip(group, sizes, strict=True)
+            ]
+            run_chunk(self._model.module, caches, parts)
+            self._recorder.steps += 1
+            seconds = self._clock() - started
+            self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
+        done = []
+        for sequence, size in zip(group, sizes, strict=True):
+            sequence.prefilled += size
+            if sequence.request.stream:
+                self._tell(
+                    sequence,
+                    PrefillProgress(sequence.prefilled, len(sequence.prompt), sequence.cached),
+                )
+            if not sequence.prefill_left:
+                done.append(sequence)
+        if done:
+            self._start_decoding(done, caches, merged=merged)
+
+    def _start_decoding(
+        self, sequences: list[Sequence], caches: row_caches.Caches, *, merged: bool
+    ) -> None:
+        now = self._clock()
+        for sequence in sequences:
+            sequence.phase = Phase.DECODE
+            sequence.decode_started_at = now
+            self._scheduler.remove(sequence)
+            self._recorder.account_prefill(sequence)
+        self._batch.join(sequences, caches, merged=merged)
+        mx.clear_cache()
+
+    def _launch(self) -> Step | None:
+        """Start the next decode step, without the rows whose last token is under way already."""
+        full = [row for row in self._batch.rows if row.launched >= row.max_tokens]
+        if full:
+            self._batch.leave(full, self._reuse.wants)
+        if not len(self._batch):
+            return None
+        step = self._batch.launch()
+        self._recorder.steps += 1
+        self._recorder.observe("batch_size", len(step.rows))
+        if self._recorder.steps % _CLEAR_EVERY_STEPS == 0:
+            mx.clear_cache()
+        return step
+
+    def _settle(self) -> None:
+        """Wait for the step in flight, so that none is."""
+        step, self._pending = self._pending, None
+        if step is not None:
+            self._take(step)
+
+    def _take(self, step: Step) -> None:
+        """Give a step's tokens to their rows, and end those that are done."""
+        started = self._clock()
+        tokens = step.wait()
+        now = self._clock()
+        self._recorder.longest_decode_step_seconds = max(
+            self._recorder.longest_decode_step_seconds, now - started
+        )
+        ended: list[tuple[Sequence, FinishReason]] = []
+        for i, (row, token) in enumerate(zip(step.rows, tokens, strict=True)):
+            if row.phase is not Phase.DECODE:
+                continue
+            try:
+                if i in step.failed:
+                    raise step.failed[i]
+                reason = self._take_token(row, token, step.logprobs.get(i), now)
+            except Exception as error:
+                self._request_fault(row, error)
+                continue
+            if reason is not None:
+                ended.append((row, reason))
+        self._end(ended, now)
+
+    def _take_token(
+        self, row: Sequence, token: int, logprobs: LogprobArrays | None, now: float
+    ) -> FinishReason | None:
+        """Append one token to its row; the reason if the row is done with it."""
+        params, output = row.request.sampling, row.output
+        if output is None:
+            raise RuntimeError("a row decodes without an output")
+        row.generated.append(token)
+        self._recorder.tokens_generated += 1
+        self._time_token(row, now)
+        if token in self._model.text.eos_ids and not params.ignore_eos:
+            row.ended_by_eos = True
+            return FinishReason.STOP
+        detail = None if logprobs is None else self._logprob(token, logprobs)
+        delta = output.add(token, detail)
+        if delta is not None:
+            self._tell(row, delta)
+        if output.stop_text is not None:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(row.generated) >= row.max_tokens else None
+
+    def _time_token(self, row: Sequence, now: float) -> None:
+        if row.last_token_at is None:
+            row.first_token_at = now
+            self._recorder.observe("time_to_first_token_seconds", now - row.submitted_at)
+        else:
+            self._recorder.observe("inter_token_latency_seconds", now - row.last_token_at)
+        row.last_token_at = now
+
+    def _logprob(self, token: int, arrays: LogprobArrays) -> TokenLogprob:
+        codec = self._model.text
+
+        def entry(at: int, value: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+            return TokenLogprob(at, codec.token_text(at), codec.token_bytes(at), value, top)
+
+        top: tuple[TokenLogprob, ...] = ()
+        if arrays.top_tokens is not None and arrays.top_values is not None:
+            pairs = zip(as_floats(arrays.top_values), as_ints(arrays.top_tokens), strict=True)
+            top = tuple(
+                entry(at, value) for value, at in sorted(pairs, key=lambda p: (-p[0], p[1]))
+            )
+        return entry(token, as_float(arrays.chosen), top)
+
+    # Ends.
+
+    def _end(self, ended: Iterable[tuple[Sequence, FinishReason]], now: float) -> None:
+        ended = [(s, reason) for s, reason in ended if s.phase is not Phase.DONE]
+        if not ended:
+            return
+        self._batch.leave([s for s, _ in ended], self._reuse.wants)
+        for sequence, reason in ended:
+            delta = sequence.output.finish() if sequence.output is not None else None
+            if delta is not None:
+                self._tell(sequence, delta)
+            self._reuse.donate(sequence)
+            queued, prefill, decode = spans(sequence, now)
+            stop_text = sequence.output.stop_text if sequence.output is not None else None
+            self._tell(
+                sequence,
+                Finished(reason, sequence.usage(), stop_text, queued, prefill, decode),
+            )
+            self._forget(sequence)
+            self._recorder.finish(sequence, reason.value, now)
+
+    def _request_fault(self, sequence: Sequence, error: Exception) -> None:
+        log.error("request %s failed: %s", sequence.request.id, error, exc_info=error, stacklevel=2)
+        self._batch.leave([sequence], lambda _: False)
+        text = "".join(traceback.format_exception_only(error)).strip()
+        self._fail(sequence, FailureKind.REQUEST, text, self._clock())
+
+    def _fail(self, sequence: Sequence, kind: FailureKind, message: str, now: float) -> None:
+        self._tell(sequence, Failed(kind, message, sequence.usage()))
+        self._forget(sequence)
+        self._recorder.finish(sequence, "error", now, error=message)
+
+    def _forget(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.DONE
+        sequence.row = None
+        self._scheduler.remove(sequence)
+        self._in_flight.pop(sequence.request.id, None)
+
+    def _tell(self, sequence: Sequence, event: Event) -> None:
+        self._outbox.append((sequence.stream, event))
+
+    def _hand_over(self) -> None:
+        if self._outbox:
+            batch, self._outbox = self._outbox, []
+            deliver(batch)

@@ -1,0 +1,396 @@
+"""The engine thread: loads the model, owns MLX, and does what callers ask between its steps."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from mlxceld.engine.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    NotReadyError,
+    QueueFullError,
+)
+from mlxceld.engine.events import FailureKind
+from mlxceld.engine.publisher import Publisher
+from mlxceld.engine.sequence import Sequence
+from mlxceld.engine.stream import EventStream
+from mlxceld.prompt_cache.rejects import RejectLog
+from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport, TraceEvent
+from mlxceld.prompt_cache.store import PrefixStore
+from mlxceld.prompt_cache.trace import Trace
+from mlxceld.telemetry.status import EngineSnapshot, EngineState
+
+if TYPE_CHECKING:
+    from mlxceld.config import Settings
+    from mlxceld.engine.core import EngineCore
+    from mlxceld.engine.request import GenerationRequest
+    from mlxceld.kv.row_caches import Caches
+    from mlxceld.models.loading import LoadedModel
+    from mlxceld.models.text import TextCodec
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Loader = Callable[[Callable[[str], None]], "LoadedModel"]
+StateListener = Callable[[EngineState, str], None]
+
+_IDLE_SWEEP_SECONDS = 30.0
+"""How often an idle engine looks for entries that have outlived their time."""
+
+
+class Engine:
+    """Runs :class:`EngineCore` on a thread of its own.
+
+    Public methods may be called from any thread, :meth:`submit` from an event loop's. The lock
+    guards the inbox only and is never held while the engine works, so no caller waits for a step.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        loader: Loader,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+    ) -> None:
+        self._settings = settings
+        self._loader = loader
+        self._clock = clock
+        self._draw_seed = draw_seed
+        self._wakeup = threading.Condition()
+        self._submitted: deque[Sequence] = deque()
+        self._cancelled: deque[str] = deque()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._ids: set[str] = set()
+        self._queued = 0
+        self._queue_rejections = 0
+        self._next_seq_id = 1
+        self._stopping = False
+        self._draining = False
+        self._state = EngineState.LOADING
+        self._listeners: list[StateListener] = []
+        self._model: LoadedModel | None = None
+        self._core: EngineCore | None = None
+        self._trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
+        self._rejects = RejectLog(wall_clock_ms)
+        self._store: PrefixStore[Caches] = PrefixStore(
+            _budget(settings),
+            clock,
+            self._trace.emit,
+            self._rejects,
+            enabled=settings.prompt_cache.enabled,
+            min_prefix=settings.prompt_cache.min_prefix,
+        )
+        self._publisher = Publisher(settings, self._store, self._rejects, self._trace, clock)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # Life.
+
+    def start(self) -> None:
+        """Start the thread; it loads the model first."""
+        self._thread.start()
+
+    def on_state(self, listener: StateListener) -> None:
+        """Call ``listener(state, detail)`` on the engine thread at every change of state."""
+        self._listeners.append(listener)
+
+    def drain(self) -> None:
+        """Take no more requests; those accepted run on."""
+        with self._wakeup:
+            self._draining = True
+            self._wakeup.notify()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Fail what is in flight, end the thread and release MLX; False if it did not end."""
+        with self._wakeup:
+            self._draining = self._stopping = True
+            self._wakeup.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # What callers see and ask.
+
+    @property
+    def snapshot(self) -> EngineSnapshot:
+        """The newest published state; never waits."""
+        return self._publisher.snapshot
+
+    @property
+    def text(self) -> TextCodec:
+        """The loaded model's tokenizer; raises NotReadyError until the model is loaded."""
+        if self._model is None:
+            raise NotReadyError(f"the model is {self._state.value}")
+        return self._model.text
+
+    def submit(self, requests: Seq[GenerationRequest]) -> list[EventStream]:
+        """Queue requests, all or none, and return their event streams in order.
+
+        Raises QueueFullError, NotReadyError, InvalidRequestError or ContextLengthError; then
+        nothing was queued.
+        """
+        model = self._model
+        if model is None or self._state is not EngineState.READY or self._draining:
+            state = EngineState.DRAINING if self._draining else self._state
+            raise NotReadyError(f"the engine is {state.value}")
+        limits = [_check(request, model) for request in requests]
+        now = self._clock()
+        with self._wakeup:
+            if self._queued + len(requests) > self._settings.max_queue + self._free_places():
+                self._queue_rejections += len(requests)
+                raise QueueFullError(
+                    self._queued, self._settings.max_queue, self._publisher.retry_after()
+                )
+            known = [r.id for r in requests if r.id in self._ids]
+            if known or len({r.id for r in requests}) < len(requests):
+                raise InvalidRequestError("id", f"a request {known or 'twice'} is in flight")
+            sequences = []
+            for request, limit in zip(requests, limits, strict=True):
+                seed = request.sampling.seed
+                sequences.append(
+                    Sequence(
+                        seq_id=self._next_seq_id,
+                        request=request,
+                        stream=EventStream(request.id, self.cancel),
+                        submitted_at=now,
+                        deadline=now + request.timeout if request.timeout else None,
+                        max_tokens=limit,
+                        seed=seed if seed is not None else self._draw_seed(),
+                    )
+                )
+                self._next_seq_id += 1
+            self._ids.update(r.id for r in requests)
+            self._queued += len(sequences)
+            self._submitted.extend(sequences)
+            self._wakeup.notify()
+        return [sequence.stream for sequence in sequences]
+
+    def cancel(self, request_id: str) -> bool:
+        """Stop a request within one step; False if none of that id is in flight."""
+        with self._wakeup:
+            if request_id not in self._ids:
+                return False
+            self._cancelled.append(request_id)
+            self._wakeup.notify()
+        return True
+
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Run ``work`` on the engine thread between two steps."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+
+        with self._wakeup:
+            if self._state in (EngineState.STOPPED, EngineState.FAILED):
+                raise NotReadyError(f"the engine is {self._state.value}")
+            self._commands.append(run)
+            self._wakeup.notify()
+        return future
+
+    def flush(
+        self, *, store: str = "all", session: str | None = None, dry_run: bool = False
+    ) -> Future[FlushReport]:
+        """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
+
+        def work() -> FlushReport:
+            if store == "snapshots":
+                return FlushReport(0, 0, 0, dry_run)
+            report = self._store.flush(session, dry_run=dry_run)
+            self._publish(force=True)
+            return report
+
+        return self.call(work)
+
+    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
+        """Change the live budgets between two steps, evicting down to them at once."""
+
+        def work() -> ResizeReport:
+            report = self._store.resize(changes, dry_run=dry_run)
+            self._publish(force=True)
+            return report
+
+        return self.call(work)
+
+    def set_trace(self, enabled: bool) -> None:
+        """Switch the cache trace's log lines."""
+        self._trace.enabled = enabled
+        self._publisher.trace_switched(enabled)
+
+    def trace_tail(self, n: int) -> list[TraceEvent]:
+        """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""
+        return self._trace.tail(n)
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            if self._load():
+                self._serve()
+        finally:
+            self._close()
+
+    def _load(self) -> bool:
+        try:
+            model = self._loader(self._report_loading)
+            # Imported here: this module is imported by code that must not load MLX.
+            from mlxceld.engine.setup import make_core
+
+            self._core, status = make_core(
+                model, self._settings, self._store, self._publisher.recorder, self._clock
+            )
+        except Exception as error:
+            log.debug("the model failed to load", exc_info=True)
+            self._enter(EngineState.FAILED, str(error) or type(error).__name__)
+            return False
+        self._publisher.model = status
+        self._model = replace(model, status=status)
+        self._enter(EngineState.READY, "")
+        return True
+
+    def _report_loading(self, line: str) -> None:
+        self._enter(EngineState.LOADING, line)
+
+    def _serve(self) -> None:
+        core = self._core
+        if core is None:
+            raise RuntimeError("serving before a model is loaded")
+        while self._take_inbox(core):
+            if core.busy:
+                self._step(core)
+            else:
+                self._store.sweep()
+            self._publish()
+        core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
+
+    def _step(self, core: EngineCore) -> None:
+        started, faults = self._clock(), self._publisher.faults_in_a_row
+        ended_before = self._publisher.recorder.ended_well
+        try:
+            core.step()
+        except Exception as error:
+            log.exception("engine fault; what was running has failed")
+            self._publisher.fault(error)
+            core.fail_all(FailureKind.ENGINE, f"the engine failed: {type(error).__name__}: {error}")
+        else:
+            if faults and self._publisher.recorder.ended_well > ended_before:
+                self._publisher.clear_faults()
+        self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
+
+    def _take_inbox(self, core: EngineCore) -> bool:
+        """Wait for work if there is none, and take in what was asked; False to end."""
+        with self._wakeup:
+            while not (
+                core.busy or self._submitted or self._cancelled or self._commands or self._stopping
+            ):
+                if self._draining and self._state is EngineState.READY:
+                    break
+                if not self._wakeup.wait(_IDLE_SWEEP_SECONDS):
+                    break
+            submitted, self._submitted = self._submitted, deque()
+            cancelled, self._cancelled = self._cancelled, deque()
+            commands, self._commands = self._commands, deque()
+            stopping, draining = self._stopping, self._draining
+        if draining and self._state is EngineState.READY:
+            self._enter(EngineState.DRAINING, "")
+        for sequence in submitted:
+            core.add(sequence)
+        for request_id in cancelled:
+            core.cancel(request_id)
+        for run in commands:
+            run()
+        return not stopping
+
+    def _publish(self, *, force: bool = False) -> None:
+        core = self._core
+        if core is None:
+            return
+        with self._wakeup:
+            # What is in the inbox counts as waiting: it has been accepted.
+            self._ids = core.ids() | {s.request.id for s in self._submitted}
+            self._queued = core.waiting + len(self._submitted)
+            queued, rejections = self._queued, self._queue_rejections
+        self._publisher.publish(
+            self._state, core, queued=queued, queue_rejections=rejections, force=force
+        )
+
+    def _enter(self, state: EngineState, detail: str) -> None:
+        self._state = state
+        self._publisher.state(state, detail)
+        for listener in self._listeners:
+            listener(state, detail)
+
+    def _free_places(self) -> int:
+        """Places in the batch that nobody has taken yet: who gets one does not queue."""
+        core = self._core
+        return 0 if core is None else max(0, self._settings.max_batch_size - core.running)
+
+    def _close(self) -> None:
+        """Let go of every array on the thread that made it, then of MLX's streams.
+
+        Without the latter the process aborts at exit.
+        """
+        failed = self._state is EngineState.FAILED
+        self._core = None
+        self._model = None
+        self._store.flush()
+        with self._wakeup:
+            commands, self._commands = self._commands, deque()
+            if not failed:
+                self._state = EngineState.STOPPED
+        for run in commands:
+            run()
+        from mlxceld.engine.setup import release_mlx
+
+        release_mlx()
+        if not failed:
+            self._enter(EngineState.STOPPED, "")
+
+
+def _budget(settings: Settings) -> Budget:
+    cache = settings.prompt_cache
+    return Budget(
+        capacity_bytes=cache.capacity_bytes,
+        max_entries=cache.max_entries,
+        ttl_seconds=cache.ttl,
+        snapshot_capacity_bytes=cache.snapshot_capacity_bytes,
+        snapshot_max_entries=cache.snapshot_max_entries,
+        snapshot_ttl_seconds=cache.snapshot_ttl,
+    )
+
+
+def _check(request: GenerationRequest, model: LoadedModel) -> int:
+    """Refuse what this model cannot take; the tokens that may be generated."""
+    context, vocab = model.status.context_length, model.status.vocab_size
+    if not request.tokens:
+        raise InvalidRequestError("prompt", "the prompt is empty; at least one token is needed")
+    if len(request.tokens) >= context:
+        raise ContextLengthError(len(request.tokens), context)
+    if (worst := max(request.tokens)) >= vocab or (worst := min(request.tokens)) < 0:
+        raise InvalidRequestError(
+            "prompt", f"token id {worst} is not in the vocabulary; valid ids are 0 to {vocab - 1}"
+        )
+    for token in request.sampling.logit_bias:
+        if not 0 <= token < vocab:
+            raise InvalidRequestError(
+                "logit_bias",
+                f"token id {token} is not in the vocabulary; valid ids are 0 to {vocab - 1}",
+            )
+    room = context - len(request.tokens)
+    wanted = request.sampling.max_tokens
+    return room if wanted is None else min(wanted, room)

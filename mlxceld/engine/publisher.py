@@ -1,0 +1,191 @@
+"""Builds the immutable snapshots that status, metrics and the admin API read. No MLX at import."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mlxceld.engine.recorder import Recorder
+from mlxceld.prompt_cache.key import session_hash
+from mlxceld.prompt_cache.stats import fill
+from mlxceld.telemetry.cache_stats import CacheStats
+from mlxceld.telemetry.status import (
+    EngineSnapshot,
+    EngineState,
+    MemoryStatus,
+    ModelStatus,
+    RequestStatus,
+)
+
+if TYPE_CHECKING:
+    from mlxceld.config import Settings
+    from mlxceld.engine.core import EngineCore
+    from mlxceld.engine.sequence import Sequence
+    from mlxceld.prompt_cache.rejects import RejectLog
+    from mlxceld.prompt_cache.store import PrefixStore
+    from mlxceld.prompt_cache.trace import Trace
+
+log = logging.getLogger(__name__)
+
+_PUBLISH_SECONDS = 0.02
+"""While nobody joins or leaves, a snapshot may be this old: building one costs a part of a step."""
+
+_FAULTS_UNTIL_UNREADY = 3
+"""Faults in a row after which readiness says so; a request that ends well clears them."""
+
+
+class Publisher:
+    """Keeps the newest snapshot, replaced as a whole; readers need no lock."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: PrefixStore[Any],
+        rejects: RejectLog,
+        trace: Trace,
+        clock: Callable[[], float],
+    ) -> None:
+        self.recorder = Recorder()
+        self.model: ModelStatus | None = None
+        self.faults_in_a_row = 0
+        self._settings = settings
+        self._store = store
+        self._rejects = rejects
+        self._clock = clock
+        self._fault_text = ""
+        self._shape: object = None
+        self._published_at = -math.inf
+        self._snapshot = EngineSnapshot(
+            heartbeat=clock(), cache=self._cache(0), trace_enabled=trace.enabled
+        )
+
+    @property
+    def snapshot(self) -> EngineSnapshot:
+        """The newest snapshot."""
+        return self._snapshot
+
+    def state(self, state: EngineState, detail: str) -> None:
+        """Publish a change of state."""
+        self._shape = None
+        self._snapshot = replace(
+            self._snapshot,
+            state=state,
+            detail=detail,
+            model=self.model,
+            heartbeat=self._clock(),
+            cache=self._cache(0),
+            memory=_memory() if self.model is not None else MemoryStatus(),
+        )
+
+    def trace_switched(self, enabled: bool) -> None:
+        """Publish that the trace was switched."""
+        self._shape = None
+        self._snapshot = replace(self._snapshot, trace_enabled=enabled)
+
+    def fault(self, error: Exception) -> None:
+        """Remember an engine fault."""
+        self.recorder.faults += 1
+        self.faults_in_a_row += 1
+        if self.faults_in_a_row >= _FAULTS_UNTIL_UNREADY:
+            self._fault_text = (
+                f"{self.faults_in_a_row} engine faults in a row,"
+                f" the last: {type(error).__name__}: {error}"
+            )
+            log.error("not ready: %s", self._fault_text)
+
+    def clear_faults(self) -> None:
+        """A request has ended well since the last fault."""
+        self.faults_in_a_row = 0
+        self._fault_text = ""
+
+    def retry_after(self) -> int:
+        """Seconds after which a place in the queue is likely to be free."""
+        waiting = self._snapshot.waiting
+        rounds = 1 + waiting / self._settings.max_batch_size
+        return max(1, min(60, math.ceil(self.recorder.mean_request_seconds() * rounds)))
+
+    def publish(
+        self,
+        state: EngineState,
+        core: EngineCore,
+        *,
+        queued: int,
+        queue_rejections: int,
+        force: bool,
+    ) -> None:
+        """Replace the snapshot, unless a fresh enough one of the same requests is there."""
+        now = self._clock()
+        shape = (queued, core.running, self.recorder.ended, queue_rejections, state)
+        if not force and shape == self._shape and now - self._published_at < _PUBLISH_SECONDS:
+            return
+        self._shape, self._published_at = shape, now
+        recorder = self.recorder
+        self._snapshot = EngineSnapshot(
+            state=state,
+            detail=self._snapshot.detail,
+            model=self.model,
+            heartbeat=now,
+            busy=core.busy,
+            waiting=queued,
+            running=core.running,
+            steps=recorder.steps,
+            tokens_generated=recorder.tokens_generated,
+            queue_rejections=queue_rejections,
+            faults=recorder.faults,
+            fault=self._fault_text,
+            longest_chunk_seconds=core.longest_chunk_seconds,
+            longest_decode_step_seconds=recorder.longest_decode_step_seconds,
+            memory=_memory(),
+            requests=tuple(_request(s, now) for s in core.sequences()),
+            cache=self._cache(core.batch_bytes()),
+            outcomes=recorder.outcomes(),
+            histograms=recorder.histograms(),
+            trace_enabled=self._snapshot.trace_enabled,
+        )
+
+    def _cache(self, batch_bytes: int) -> CacheStats:
+        recorder, apc = self.recorder, self._settings.apc
+        stats = CacheStats(
+            block_size=apc.block_size,
+            hash=apc.hash,
+            batch_tail_bytes=0 if self._settings.kv_backend == "dense" else batch_bytes,
+            prompt_tokens=recorder.prompt_tokens,
+            prompt_tokens_computed=recorder.prompt_tokens_computed,
+            prompt_tokens_reused=recorder.prompt_tokens_reused,
+            completion_tokens=recorder.completion_tokens,
+        )
+        return fill(stats, self._store, self._rejects)
+
+
+def _request(sequence: Sequence, now: float) -> RequestStatus:
+    request = sequence.request
+    return RequestStatus(
+        id=request.id,
+        seq_id=sequence.seq_id,
+        endpoint=request.endpoint,
+        client=request.client,
+        session=session_hash(request.session),
+        phase=sequence.phase.value,
+        prompt_tokens=len(request.tokens),
+        cached_tokens=sequence.cached,
+        prefilled_tokens=sequence.prefilled,
+        generated_tokens=len(sequence.generated),
+        max_tokens=sequence.max_tokens,
+        age_seconds=now - sequence.submitted_at,
+        stream=request.stream,
+    )
+
+
+def _memory() -> MemoryStatus:
+    # Imported here, since the daemon loads this module before it decides how MLX is loaded.
+    import mlx.core as mx
+
+    return MemoryStatus(
+        active=mx.get_active_memory(),
+        peak=mx.get_peak_memory(),
+        cache=mx.get_cache_memory(),
+        limit=mx.get_memory_limit(),
+    )

@@ -1,0 +1,85 @@
+"""What sequences take from the prompt cache before prefill, and give to it at their end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from mlxceld.kv import row_caches
+from mlxceld.kv.row_caches import Caches
+from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.rejects import RejectReason
+
+if TYPE_CHECKING:
+    from mlxceld.engine.sequence import Sequence
+    from mlxceld.prompt_cache.store import PrefixStore
+
+
+class PromptReuse:
+    """Whole prefixes with their caches, for any family: a sequence's end is an exact state.
+
+    An adopted entry leaves the store and comes back, longer, when its adopter ends.
+    """
+
+    def __init__(self, store: PrefixStore[Caches], model_id: str) -> None:
+        self.store = store
+        self._model_id = model_id
+
+    def bucket(self, sequence: Sequence) -> Bucket:
+        """The namespace in which a sequence's tokens mean the same."""
+        return Bucket(self._model_id, sequence.request.template_signature)
+
+    def adopt(self, sequence: Sequence) -> None:
+        """Give a sequence the longest stored prefix of its prompt.
+
+        At most all but the last token, so that there is a logit to sample from. Sets ``row``,
+        ``prefilled`` and ``cached``; on a miss they stay as they are.
+        """
+        taken = self.store.take(
+            self.bucket(sequence),
+            sequence.request.session,
+            sequence.prompt,
+            len(sequence.prompt) - 1,
+            seq_id=sequence.seq_id,
+        )
+        if taken is None:
+            return
+        row = taken.payload
+        if surplus := len(taken.entry.tokens) - taken.matched:
+            row_caches.trim(row, surplus)
+        sequence.row = row
+        sequence.prefilled = sequence.cached = taken.matched
+
+    def wants(self, sequence: Sequence) -> bool:
+        """Whether a sequence's caches will be worth taking out of the batch when it ends."""
+        return self.store.enabled and sequence.fed >= self.store.min_prefix
+
+    def donate(self, sequence: Sequence) -> None:
+        """Store what a sequence computed; a refusal is recorded with its reason."""
+        row, sequence.row = sequence.row, None
+        tokens = sequence.fed_tokens()
+        if not tokens:
+            return
+        nbytes = 0
+        if row is not None:
+            mx.eval(row_caches.arrays(row))
+            nbytes = row_caches.nbytes(row)
+        elif self.wants(sequence):
+            self.store.reject(
+                RejectReason.EMPTY_SET,
+                session=sequence.request.session,
+                seq_id=sequence.seq_id,
+                context_len=len(tokens),
+            )
+            return
+        self.store.insert(
+            self.bucket(sequence),
+            sequence.request.session,
+            tokens,
+            row if row is not None else [],
+            nbytes,
+            can_trim=row is not None and row_caches.can_trim(row),
+            seq_id=sequence.seq_id,
+            client=sequence.request.client,
+        )

@@ -1,0 +1,80 @@
+"""One request on its way through the engine."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mlxceld.engine.events import Usage
+
+if TYPE_CHECKING:
+    from mlxceld.engine.output import TokenOutput
+    from mlxceld.engine.request import GenerationRequest
+    from mlxceld.engine.sampling import RowSampler
+    from mlxceld.engine.stream import EventStream
+    from mlxceld.kv.row_caches import Caches
+
+
+class Phase(enum.StrEnum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request with all that the engine knows of it. Times are the engine's monotonic clock.
+
+    ``row`` holds the sequence's own caches while it is not in a batch; ``prefilled`` counts the
+    prompt tokens in them, ``cached`` of which were adopted. ``launched`` counts the tokens whose
+    sampling has been started: at most one more than ``generated`` holds. ``max_tokens`` is the
+    request's limit cut to the context.
+    """
+
+    seq_id: int
+    request: GenerationRequest
+    stream: EventStream
+    submitted_at: float
+    deadline: float | None
+    max_tokens: int
+    seed: int
+    phase: Phase = Phase.WAITING
+    sampler: RowSampler | None = None
+    output: TokenOutput | None = None
+    row: Caches | None = None
+    prompt: list[int] = field(default_factory=list)
+    prefilled: int = 0
+    cached: int = 0
+    generated: list[int] = field(default_factory=list)
+    launched: int = 0
+    emitted: int = 0
+    ended_by_eos: bool = False
+    cancelled: bool = False
+    accounted: bool = False
+    prefill_started_at: float | None = None
+    decode_started_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+
+    @property
+    def prefill_left(self) -> int:
+        """Prompt tokens still to be computed before decoding; the last one is decode's input."""
+        return len(self.prompt) - 1 - self.prefilled
+
+    @property
+    def fed(self) -> int:
+        """Tokens, of the prompt and generated, that the sequence's caches hold."""
+        return self.prefilled + self.launched
+
+    def fed_tokens(self) -> list[int]:
+        """The tokens that the caches hold; all of them known, which needs no step in flight."""
+        return [*self.prompt, *self.generated][: self.fed]
+
+    def usage(self) -> Usage:
+        """Token counts as the caller sees them."""
+        ends = 1 if self.ended_by_eos else 0
+        return Usage(len(self.request.tokens), len(self.generated) - ends, self.cached)

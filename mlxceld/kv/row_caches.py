@@ -1,0 +1,109 @@
+"""The caches of one sequence alone, and how they join, leave and fill the caches of a batch.
+
+A *row* is the list of caches that mlx-lm's ``make_prompt_cache`` gives a single sequence; a
+*batch* is the list of their batched counterparts. Everything here works on whole lists and never
+looks at which model they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
+
+Caches = list[Any]
+
+
+def new_row(module: Any) -> Caches:
+    """Empty caches for one sequence."""
+    return list(make_prompt_cache(module))
+
+
+def can_merge(row: Caches) -> bool:
+    """Whether every cache of a row has a batched counterpart."""
+    return all(_mergeable(cache) for cache in row)
+
+
+def _mergeable(cache: Any) -> bool:
+    if isinstance(cache, CacheList):
+        return all(_mergeable(member) for member in cache.caches)
+    return hasattr(cache, "merge")
+
+
+def merge(rows: Sequence[Caches]) -> Caches:
+    """One batch out of single rows, in their order; the rows' arrays are copied."""
+    return [column[0].merge(list(column)) for column in zip(*rows, strict=True)]
+
+
+def extend(batch: Caches, other: Caches) -> None:
+    """Append the rows of ``other`` to ``batch``; ``other`` is used up."""
+    for mine, theirs in zip(batch, other, strict=True):
+        mine.extend(theirs)
+
+
+def keep_rows(batch: Caches, indices: Sequence[int]) -> None:
+    """Reduce a batch to the rows at ``indices``, at least one."""
+    wanted = list(indices)
+    for cache in batch:
+        cache.filter(wanted)
+
+
+def extract(batch: Caches, index: int) -> Caches:
+    """A copy of one row of a batch, which pins nothing of the batch's arrays."""
+    return [_extract(cache, index) for cache in batch]
+
+
+def _extract(cache: Any, index: int) -> Any:
+    # ArraysCache.extract slices a view, which would keep the whole batch's array alive, and fails
+    # on a slot that was never written.
+    if isinstance(cache, ArraysCache):
+        alone = ArraysCache(len(cache.cache))
+        for slot, array in enumerate(cache.cache):
+            if array is not None:
+                alone[slot] = mx.contiguous(array[index : index + 1])
+        return alone
+    if isinstance(cache, CacheList):
+        return CacheList(*(_extract(member, index) for member in cache.caches))
+    return cache.extract(index)
+
+
+def prepare(batch: Caches, lengths: Sequence[int], width: int) -> None:
+    """Announce one right-padded forward pass of ``width`` tokens, ``lengths[i]`` of them real.
+
+    Goes around every padded pass with the lengths inside that pass: announced once for several
+    passes, recurrent caches run over the padding.
+    """
+    padding = [width - length for length in lengths]
+    for cache in batch:
+        cache.prepare(lengths=list(lengths), right_padding=padding)
+
+
+def finalize(batch: Caches) -> None:
+    """End what :func:`prepare` announced: padding moves to the front, where masks hide it."""
+    for cache in batch:
+        cache.finalize()
+
+
+def arrays(caches: Caches) -> list[mx.array]:
+    """Every array that the caches hold."""
+    flat = tree_flatten([cache.state for cache in caches])
+    return [value for _, value in flat if isinstance(value, mx.array)]
+
+
+def nbytes(caches: Caches) -> int:
+    """Bytes that the caches' arrays hold, unused room included."""
+    return sum(int(cache.nbytes) for cache in caches if not cache.empty())
+
+
+def can_trim(row: Caches) -> bool:
+    """Whether the newest tokens of a row can be dropped."""
+    return all(cache.is_trimmable() for cache in row)
+
+
+def trim(row: Caches, count: int) -> None:
+    """Drop a row's newest ``count`` tokens; only where :func:`can_trim`."""
+    for cache in row:
+        cache.trim(count)
