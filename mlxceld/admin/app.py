@@ -1,0 +1,66 @@
+"""The admin application: its routes, and what they are given to work with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from mlxceld.admin import cache, config, status, trace
+from mlxceld.admin.body import BODY_LIMIT
+from mlxceld.admin.context import CONTEXT, AdminContext
+from mlxceld.admin.middleware import errors, request_ids
+from mlxceld.telemetry.audit import AuditLog
+
+if TYPE_CHECKING:
+    from mlxceld.config import ResolvedSettings
+    from mlxceld.engine.client import EngineClient
+
+PREFIX = "/admin/v1"
+
+
+def create_admin_app(
+    engine: EngineClient,
+    resolved: ResolvedSettings,
+    *,
+    drain: Callable[[], None],
+    audit: AuditLog | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    command_timeout: float = 30.0,
+) -> web.Application:
+    """The admin API over an engine, to be served on a listener of its own.
+
+    ``drain`` is called on the event loop and must not block: the daemon takes no more requests
+    and finishes those it has. The application checks no caller's rights; its listener does, being
+    a socket that only its owner can open. Uptime counts from this call. ``command_timeout`` is
+    how long a change waits for the engine, in seconds.
+    """
+    app = web.Application(client_max_size=BODY_LIMIT, middlewares=[request_ids, errors])
+    app[CONTEXT] = AdminContext(
+        engine=engine,
+        resolved=resolved,
+        audit=audit or AuditLog(),
+        drain=drain,
+        monotonic=monotonic,
+        started_monotonic=monotonic(),
+        started_unix=wall(),
+        command_timeout=command_timeout,
+    )
+    app.add_routes(
+        [
+            web.get(f"{PREFIX}/status", status.get_status),
+            web.get(f"{PREFIX}/requests", status.get_requests),
+            web.delete(f"{PREFIX}/requests/{{id}}", status.delete_request),
+            web.post(f"{PREFIX}/drain", status.post_drain),
+            web.get(f"{PREFIX}/cache/stats", cache.get_stats),
+            web.patch(f"{PREFIX}/cache/budget", cache.patch_budget),
+            web.post(f"{PREFIX}/cache/flush", cache.post_flush),
+            web.get(f"{PREFIX}/trace", trace.get_trace),
+            web.put(f"{PREFIX}/trace", trace.put_trace),
+            web.get(f"{PREFIX}/config", config.get_config),
+        ]
+    )
+    return app

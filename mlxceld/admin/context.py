@@ -1,0 +1,37 @@
+"""What every admin handler works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from mlxceld.config import ResolvedSettings
+    from mlxceld.engine.client import EngineClient
+    from mlxceld.telemetry.audit import AuditLog
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """The daemon as the admin API reaches it.
+
+    ``drain`` stops the intake of requests. ``monotonic`` and ``wall`` are clocks in seconds;
+    ``started`` is when the daemon did, on both. ``command_timeout`` bounds the wait for the
+    engine to come between two steps, in seconds.
+    """
+
+    engine: EngineClient
+    resolved: ResolvedSettings
+    audit: AuditLog
+    drain: Callable[[], None]
+    monotonic: Callable[[], float]
+    started_monotonic: float
+    started_unix: float
+    command_timeout: float
+
+
+CONTEXT: web.AppKey[AdminContext] = web.AppKey("admin_context", AdminContext)
+REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)

@@ -1,0 +1,148 @@
+"""The admin API's Unix socket: for its owner alone, and never taken from a live daemon."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mlxceld.admin.actor import peer_pid
+
+PATH_LIMIT = 103 if sys.platform == "darwin" else 107
+"""The longest path, in bytes, that a Unix socket's address holds."""
+
+_BACKLOG = 64
+_PROBE_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class AdminSocketError(Exception):
+    """The socket cannot be had; the text says why and, if someone holds it, who."""
+
+
+class AdminSocket:
+    """A listening socket at ``path``, mode 0600, in a folder made 0700 where it was missing.
+
+    Binding sets the process's umask for a moment, so bind before there are other threads that
+    create files.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._identity: tuple[int, int] | None = None
+        self._listener: socket.socket | None = None
+
+    def bind(self) -> socket.socket:
+        """Bind and listen; what a dead daemon left is replaced.
+
+        Raises AdminSocketError when a live process holds the path, when something that is no
+        socket is there, or when the folder lets others replace the socket.
+        """
+        self._check_length()
+        self._check_folder()
+        self._clear_stale()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            previous = os.umask(0o177)  # the file is private from its first moment
+            try:
+                listener.bind(os.fspath(self.path))
+            finally:
+                os.umask(previous)
+            self.path.chmod(0o600)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+            found = self.path.stat()
+        except OSError as error:
+            listener.close()
+            raise AdminSocketError(f"cannot listen on {self.path}: {error.strerror}") from error
+        self._identity = found.st_dev, found.st_ino
+        self._listener = listener
+        return listener
+
+    def close(self) -> None:
+        """Stop listening and remove the file, unless a later daemon has put its own there."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._identity is not None:
+            try:
+                found = self.path.lstat()
+                if (found.st_dev, found.st_ino) == self._identity:
+                    self.path.unlink()
+            except FileNotFoundError:
+                pass
+            self._identity = None
+
+    def __enter__(self) -> Self:
+        self.bind()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_length(self) -> None:
+        length = len(os.fsencode(self.path))
+        if length > PATH_LIMIT:
+            raise AdminSocketError(
+                f"the admin socket's path {self.path} has {length} bytes, and a Unix socket's"
+                f" address holds {PATH_LIMIT}: give a shorter admin.socket"
+            )
+
+    def _check_folder(self) -> None:
+        folder = self.path.parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mode = folder.stat().st_mode
+        except OSError as error:
+            raise AdminSocketError(
+                f"cannot use the admin socket's folder {folder}: {error.strerror}"
+            ) from error
+        # Under the sticky bit others may add files to the folder, and not replace ours.
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+            raise AdminSocketError(
+                f"others may write in the admin socket's folder {folder} (mode"
+                f" {stat.S_IMODE(mode):04o}) and could replace the socket: chmod it to 0700"
+            )
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            _log.warning(
+                "the admin socket's folder %s has mode %04o where 0700 is enough",
+                folder,
+                stat.S_IMODE(mode),
+            )
+
+    def _clear_stale(self) -> None:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise AdminSocketError(f"{self.path} exists and is not a socket: remove or rename it")
+        probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(os.fspath(self.path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            self.path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise AdminSocketError(
+                f"the admin socket {self.path} is in use, or its state cannot be told:"
+                f" {error.strerror or error}"
+            ) from error
+        else:
+            pid = peer_pid(probe)
+        finally:
+            probe.close()
+        holder = "another process" if pid is None else f"process {pid}"
+        raise AdminSocketError(f"{holder} answers on the admin socket {self.path} already")

@@ -1,0 +1,41 @@
+"""``GET trace`` and ``PUT trace``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from aiohttp import web
+
+from mlxceld.admin.body import read_body
+from mlxceld.admin.context import CONTEXT
+from mlxceld.admin.errors import AdminError
+from mlxceld.admin.mutation import Change, mutation
+from mlxceld.prompt_cache.trace import RING_EVENTS
+
+
+async def get_trace(request: web.Request) -> web.Response:
+    """Whether the trace is logged, and the last ``n`` events (20), oldest first."""
+    engine = request.app[CONTEXT].engine
+    text = request.query.get("n", "20")
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= RING_EVENTS):
+        raise AdminError(
+            400, f"n is {text!r}, expected a whole number from 0 to {RING_EVENTS}", field="n"
+        )
+    return web.json_response(
+        {
+            "enabled": engine.snapshot.trace_enabled,
+            "events": [asdict(event) for event in engine.trace_tail(int(text))],
+        }
+    )
+
+
+@mutation("trace.set", "trace")
+async def put_trace(request: web.Request, change: Change) -> web.Response:
+    """Switch the trace's log lines; the last events are kept either way."""
+    engine = request.app[CONTEXT].engine
+    enabled = (await read_body(request, ("enabled",))).boolean("enabled")
+    if enabled is None:
+        raise AdminError(400, "enabled is missing, expected true or false", field="enabled")
+    change.before, change.after = engine.snapshot.trace_enabled, enabled
+    engine.set_trace(enabled)
+    return web.json_response({"enabled": enabled})
