@@ -57,13 +57,13 @@ def extract(batch: Caches, index: int) -> Caches:
 
 
 def _extract(cache: Any, index: int) -> Any:
-    # ArraysCache.extract slices a view, which would keep the whole batch's array alive, and fails
-    # on a slot that was never written.
+    # ArraysCache.extract slices a view, which would keep the whole batch's array alive (and so
+    # would mx.contiguous, for small arrays), and fails on a slot that was never written.
     if isinstance(cache, ArraysCache):
         alone = ArraysCache(len(cache.cache))
         for slot, array in enumerate(cache.cache):
             if array is not None:
-                alone[slot] = mx.contiguous(array[index : index + 1])
+                alone[slot] = mx.take(array, mx.array([index]), axis=0)
         return alone
     if isinstance(cache, CacheList):
         return CacheList(*(_extract(member, index) for member in cache.caches))

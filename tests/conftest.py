@@ -1,0 +1,54 @@
+"""Fixtures that every room's tests may use."""
+
+from __future__ import annotations
+
+import os
+
+# Nothing here may reach for the network; set before any hub client is imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from engine_harness import CoreHarness, load_tiny
+from tiny_models import TinyModels
+
+hypothesis_settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+hypothesis_settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
+    """Tiny model folders, written at first use."""
+    return TinyModels(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_models: TinyModels) -> Callable[..., object]:
+    """Loaded tiny models by family; each is loaded once and lives on the main thread."""
+    loaded: dict[str, object] = {}
+
+    def load(family: str) -> object:
+        if family not in loaded:
+            loaded[family] = load_tiny(tiny_models.folder(family))
+        return loaded[family]
+
+    return load
+
+
+@pytest.fixture
+def core(tiny_model: Callable[..., object]) -> Iterator[Callable[..., CoreHarness]]:
+    """Engine cores over tiny models, driven step by step on the test's own thread."""
+    made: list[CoreHarness] = []
+
+    def make(family: str = "llama", **options: object) -> CoreHarness:
+        harness = CoreHarness(tiny_model(family), **options)
+        made.append(harness)
+        return harness
+
+    yield make
+    for harness in made:
+        harness.close()

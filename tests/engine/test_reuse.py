@@ -1,0 +1,94 @@
+"""Whole-prefix reuse gives the tokens of a cold run, over every kind of cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engine_harness import CoreHarness, random_prompt
+from mlxceld.engine.events import FinishReason
+from tiny_models import tiny_families
+
+Make = Callable[..., CoreHarness]
+
+
+def _cached(harness: CoreHarness, request_id: str) -> int:
+    end = harness.results[request_id].end
+    assert end is not None
+    return end.usage.cached_tokens
+
+
+@pytest.mark.parametrize("family", tiny_families())
+@pytest.mark.parametrize("length", [20, 100])
+async def test_the_next_turn_equals_a_cold_run(core: Make, family: str, length: int) -> None:
+    first = random_prompt(1, length)
+    warm, cold = core(family, cache=True), core(family)
+    # Two rows, so that what is stored was taken out of a batch.
+    beside = warm.submit(random_prompt(2, length + 9), max_tokens=15, ignore_eos=True)
+    turn1 = await warm.alone(first, max_tokens=10, ignore_eos=True)
+    assert warm.results[beside].reason is FinishReason.LENGTH
+    second = [*first, *turn1.tokens, *random_prompt(3, 12)]
+    request_id = warm.submit(second, max_tokens=10, ignore_eos=True, logprobs=0)
+    await warm.run()
+    want = await cold.alone(second, max_tokens=10, ignore_eos=True, logprobs=0)
+    assert _cached(warm, request_id) >= length + 9
+    assert warm.results[request_id].tokens == want.tokens
+    assert warm.results[request_id].logprobs == pytest.approx(want.logprobs, abs=1e-4)
+    warm.store.check()
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+async def test_a_prompt_equal_to_an_earlier_one_plus_its_output(core: Make, dropped: int) -> None:
+    prompt = random_prompt(1, 30)
+    warm, cold = core(cache=True), core()
+    output = (await warm.alone(prompt, max_tokens=8, ignore_eos=True)).tokens
+    # The store holds all but the last sampled token: one prompt is just that, one is longer.
+    exact = [*prompt, *output[: len(output) - dropped]]
+    request_id = warm.submit(exact, max_tokens=6, ignore_eos=True)
+    await warm.run()
+    assert _cached(warm, request_id) == len(prompt) + len(output) - 1 - dropped
+    want = await cold.alone(exact, max_tokens=6, ignore_eos=True)
+    assert warm.results[request_id].tokens == want.tokens
+
+
+async def test_a_cancelled_request_leaves_what_it_computed(core: Make) -> None:
+    prompt = random_prompt(1, 200)
+    warm, cold = core(cache=True, prefill_chunk=16), core()
+    request_id = warm.submit(prompt, max_tokens=4, ignore_eos=True)
+    await warm.step(5)
+    warm.core.cancel(request_id)
+    await warm.run()
+    again = warm.submit(prompt, max_tokens=4, ignore_eos=True)
+    await warm.run()
+    assert _cached(warm, again) >= 48
+    want = await cold.alone(prompt, max_tokens=4, ignore_eos=True)
+    assert warm.results[again].tokens == want.tokens
+
+
+async def test_bytes_on_the_books_are_what_the_arrays_hold(core: Make) -> None:
+    from mlxceld.kv import row_caches
+
+    warm = core(cache=True)
+    for i in range(3):
+        warm.submit(random_prompt(i, 40 + 100 * i), max_tokens=5, ignore_eos=True)
+    await warm.run()
+    entries = warm.store.entries()
+    assert len(entries) == 3
+    for entry in entries:
+        arrays = [a for a in row_caches.arrays(entry.payload) if a.ndim == 4]
+        assert entry.nbytes == sum(a.nbytes for a in arrays)
+
+
+async def test_another_signature_never_shares(core: Make) -> None:
+    from dataclasses import replace
+
+    warm = core(cache=True)
+    prompt = random_prompt(1, 30)
+    output = (await warm.alone(prompt, max_tokens=4, ignore_eos=True)).tokens
+    longer = [*prompt, *output, 7]
+    request_id = warm.submit(longer, max_tokens=2)
+    sequence = warm.core.sequences()[0]
+    sequence.request = replace(sequence.request, template_signature="another")
+    await warm.run()
+    assert _cached(warm, request_id) == 0
