@@ -23,13 +23,13 @@ from mlxceld.kv.row_caches import Caches
 
 log = logging.getLogger(__name__)
 
-CHUNK = 96
+CHUNK = 32
 """Tokens a probe chunk; small, so that the probe is quick, and rows of several chunks are short."""
 
-LENGTHS = (1, 37, 90, 300)
+LENGTHS = (1, 18, 31, 110)
 """Prompt lengths: one token; within a chunk; not a multiple of 256; more than three chunks."""
 
-_STEPS = 4
+_STEPS = 3
 _SEED = 20240229
 _RELATIVE = 1e-4
 _NOISE_FACTOR = 8.0
