@@ -1,0 +1,130 @@
+"""Text into tokens and back, for every thread, without an array."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlxceld.models.chat import ChatRenderer
+from mlxceld.models.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from mlxceld.models.signature import template_signature
+from mlxceld.models.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A conversation as the chat template renders it, as text and as token ids."""
+
+    text: str
+    tokens: list[int]
+
+
+class TextCodec:
+    """One model's tokenizer and chat template.
+
+    ``tokenizer`` is mlx-lm's TokenizerWrapper; ``vocab_size`` the width of the model's logits,
+    which may exceed the tokenizer's vocabulary. Every method may be called from any thread: one
+    lock guards the tokenizer, whose own settings change during a call.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.eos_ids: frozenset[int] = frozenset(int(token) for token in tokenizer.eos_token_ids)
+        self._lock = threading.Lock()
+        self._tokenizer = tokenizer
+        self._chat = ChatRenderer(tokenizer)
+        self._vocabulary = Vocabulary(tokenizer)
+        self._bytes: dict[int, bytes] = {}
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether :meth:`render_chat` can work."""
+        return self._chat.available
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids; ``add_special_tokens`` puts what the model's tokenizer adds around a text."""
+        with self._lock:
+            return self._encode(text, add_special_tokens)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of the tokens; ids beyond the tokenizer's vocabulary give none."""
+        with self._lock:
+            return self._decode(ids, skip_special_tokens)
+
+    def token_text(self, token: int) -> str:
+        """How a token reads alone: U+FFFD where it is a part of a character."""
+        return self.token_bytes(token).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The token's exact bytes; a special token's are its name's."""
+        found = self._bytes.get(token)
+        if found is None:
+            with self._lock:
+                found = self._vocabulary.bytes_of(token)
+            self._bytes[token] = found
+        return found
+
+    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
+        """A detokenizer for what follows ``prompt``, whose end decides how the text begins."""
+        if self._vocabulary.byte_level:
+            return ByteDetokenizer(self._text_bytes, prompt)
+        return WindowDetokenizer(self.decode, prompt, self._vocabulary.special_ids)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> RenderedPrompt:
+        """Render a conversation as the model's chat template does.
+
+        Raises ChatTemplateError (a ValueError) where the model has no template, or with the
+        template's own message where it refuses.
+        """
+        with self._lock:
+            text = self._chat.render(
+                messages,
+                tools=tools,
+                template_kwargs=template_kwargs,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
+            # The template writes the special tokens itself.
+            return RenderedPrompt(text, self._encode(text, False))
+
+    def template_signature(
+        self,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: object = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """What names this way of rendering, in hex: only prompts of one signature share a cache."""
+        return template_signature(
+            self._chat.source,
+            tools=tools,
+            tool_choice=tool_choice,
+            template_kwargs=template_kwargs,
+        )
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        # verbose=False: how long a prompt may be is the engine's to say, not a log line's.
+        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens, verbose=False)
+        return list(ids)
+
+    def _decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        # Clean-up would drop spaces before punctuation that the model has written.
+        text = self._tokenizer.decode(
+            list(ids),
+            skip_special_tokens=skip_special_tokens,
+            clean_up_tokenization_spaces=False,
+        )
+        return str(text)
+
+    def _text_bytes(self, token: int) -> bytes:
+        return b"" if token in self._vocabulary.special_ids else self.token_bytes(token)
