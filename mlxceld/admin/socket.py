@@ -38,6 +38,13 @@ class AdminSocket:
         self._identity: tuple[int, int] | None = None
         self._listener: socket.socket | None = None
 
+    @property
+    def listener(self) -> socket.socket:
+        """The bound socket; raises RuntimeError before :meth:`bind`."""
+        if self._listener is None:
+            raise RuntimeError(f"{self.path} is not bound")
+        return self._listener
+
     def bind(self) -> socket.socket:
         """Bind and listen; what a dead daemon left is replaced.
 

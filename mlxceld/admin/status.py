@@ -45,6 +45,7 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
     settings = context.resolved.settings
     now = context.monotonic()
     ready = snapshot.state is EngineState.READY and not snapshot.fault
+    serving = snapshot.state in (EngineState.READY, EngineState.DRAINING)
     stats = snapshot.cache
     return {
         "version": __version__,
@@ -52,7 +53,7 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
         "state": snapshot.state.value,
         "detail": snapshot.detail,
         "ready": ready,
-        "idle": ready and not snapshot.running and not snapshot.waiting,
+        "idle": serving and not snapshot.running and not snapshot.waiting,
         "started_at_unix": context.started_unix,
         "uptime_seconds": now - context.started_monotonic,
         "host": settings.host,

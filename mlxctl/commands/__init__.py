@@ -1,1 +1,1 @@
-"""One module a command group."""
+"""The commands of mlxctl, one module a group."""

@@ -1,0 +1,5 @@
+"""``python -m mlxctl``."""
+
+from mlxctl.main import main
+
+main()

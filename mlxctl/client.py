@@ -1,0 +1,183 @@
+"""The admin API as mlxctl calls it, with every failure turned into a CtlError."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlxctl.errors import CtlError, ExitCode
+
+if TYPE_CHECKING:
+    import requests
+
+PREFIX = "/admin/v1"
+
+START_HINT = (
+    "start one with: mlxceld serve --model demo; or name its socket with: mlxctl --socket PATH ..."
+)
+
+_EXIT_CODES = {
+    401: ExitCode.UNAUTHORISED,
+    403: ExitCode.UNAUTHORISED,
+    408: ExitCode.TIMED_OUT,
+    409: ExitCode.CONFLICT,
+    412: ExitCode.CONFLICT,
+    504: ExitCode.TIMED_OUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the daemon's admin API is: a Unix socket, or a URL when one is given."""
+
+    socket: Path
+    url: str | None = None
+    token_file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The target as messages call it."""
+        return self.url or str(self.socket)
+
+
+class AdminClient:
+    """Sends requests to one daemon. ``timeout`` bounds each of them, in seconds."""
+
+    def __init__(self, target: Target, timeout: float) -> None:
+        import requests
+
+        self._target = target
+        self._timeout = timeout
+        self._session = requests.Session()
+        # Neither a proxy nor a netrc has any business between this and the daemon.
+        self._session.trust_env = False
+        if target.url is None:
+            from mlxctl.socketadapter import UnixSocketAdapter
+
+            self._base = "http://localhost"
+            self._session.mount(self._base, UnixSocketAdapter(target.socket))
+        else:
+            self._base = _checked_url(target.url)
+        if target.token_file is not None:
+            self._session.headers["Authorization"] = f"Bearer {_read_token(target.token_file)}"
+
+    def get(self, path: str, **query: int | str) -> Any:
+        """The JSON of a GET."""
+        return self._send("GET", path, params=query)
+
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The JSON that a change answers with."""
+        return self._send(method, path, json={} if body is None else body)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _send(self, method: str, path: str, **kwargs: Any) -> Any:
+        import requests
+
+        url = f"{self._base}{PREFIX}/{path}"
+        try:
+            # A redirect would carry the token to wherever it points.
+            response = self._session.request(
+                method, url, timeout=self._timeout, allow_redirects=False, **kwargs
+            )
+        except requests.Timeout:
+            raise CtlError(
+                "timed_out",
+                f"the daemon at {self._target.name} did not answer within {self._timeout:g} s",
+                ExitCode.TIMED_OUT,
+                hint="give it longer with: mlxctl --timeout SECONDS ...",
+            ) from None
+        except requests.RequestException as error:
+            raise self._unreachable(error) from error
+        return self._read(response)
+
+    def _read(self, response: requests.Response) -> Any:
+        try:
+            value = response.json()
+        except ValueError:
+            value = None
+        if response.ok and response.status_code < 300 and value is not None:
+            return value
+        error = value.get("error") if isinstance(value, dict) else None
+        if not isinstance(error, dict):
+            raise CtlError(
+                "not_an_admin_api",
+                f"{self._target.name} answered {response.status_code} without the JSON of an"
+                " mlxceld admin API",
+                _EXIT_CODES.get(response.status_code, ExitCode.REFUSED),
+            )
+        raise CtlError(
+            str(error.get("code", "error")),
+            str(error.get("message", response.reason)),
+            _EXIT_CODES.get(response.status_code, ExitCode.REFUSED),
+            details=error.get("details") or {},
+        )
+
+    def _unreachable(self, error: Exception) -> CtlError:
+        cause = _os_error(error)
+        number = cause.errno if cause is not None else None
+        name = self._target.name
+        if number in (errno.EACCES, errno.EPERM):
+            return CtlError(
+                "not_authorised",
+                f"you may not open {name}: the daemon belongs to another user",
+                ExitCode.UNAUTHORISED,
+            )
+        if number == errno.ENOENT:
+            message = f"no daemon is running: there is no socket {name}"
+        elif number == errno.ECONNREFUSED:
+            message = f"no daemon is running: nothing listens on {name}"
+        else:
+            message = f"cannot reach the daemon at {name}: {cause or error}"
+        return CtlError("unreachable", message, ExitCode.UNREACHABLE, hint=START_HINT)
+
+
+def _os_error(error: BaseException) -> OSError | None:
+    """The system's own error under what requests and urllib3 wrapped around it."""
+    found: OSError | None = None
+    step: BaseException | None = error
+    while step is not None:
+        # The wrappers are OSErrors too, without a number.
+        if isinstance(step, OSError) and step.errno is not None:
+            found = step
+        step = step.__cause__ or step.__context__
+    return found
+
+
+def _checked_url(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise CtlError(
+            "usage",
+            f"the admin URL is {url!r}, expected one like http://127.0.0.1:8485",
+            ExitCode.USAGE,
+        )
+    return url.rstrip("/").removesuffix(PREFIX)
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise CtlError(
+            "token_file", f"cannot read the token file {path}: {error.strerror}", ExitCode.USAGE
+        ) from error
+    except UnicodeDecodeError:
+        token = ""
+    if not token or not token.isprintable():
+        raise CtlError(
+            "token_file",
+            f"the token file {path} holds no token: one line of printable ASCII was expected",
+            ExitCode.USAGE,
+        )
+    return token

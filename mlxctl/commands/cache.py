@@ -1,0 +1,157 @@
+"""``mlxctl cache``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlxctl import tables
+from mlxctl.context import Ctl, pass_ctl
+from mlxctl.options import CtlGroup
+from mlxctl.params import DURATION, SIZE
+from mlxctl.statstable import stats_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_STORES = click.Choice(["all", "kv", "snapshots"])
+
+
+@click.group(cls=CtlGroup)
+def cache() -> None:
+    """Look into the prompt cache and change its budget."""
+
+
+@cache.command()
+@click.option(
+    "--watch",
+    type=DURATION,
+    is_flag=False,
+    flag_value="2",
+    metavar="[S]",
+    help="Print again every S seconds (2) until Ctrl-C; with -o json one object a line.",
+)
+@pass_ctl
+def stats(ctl: Ctl, watch: float | None) -> None:
+    """Show what is cached and how often it helped.
+
+    Sizes, budgets, hit rates, evictions, and why anything was refused.
+    """
+    if watch is None:
+        answer = ctl.client.get("cache/stats")
+        ctl.output.show(answer, lambda: stats_table(answer))
+        return
+    if watch <= 0:
+        raise click.BadParameter("expected more than 0 seconds", param_hint="--watch")
+    for number in ctl.ticks(watch):
+        answer = ctl.client.get("cache/stats")
+        if ctl.output.form == "table":
+            console = ctl.output.console()
+            if console.is_terminal:
+                console.clear()
+            elif number:
+                console.print()
+        ctl.output.stream(answer, lambda seen=answer: stats_table(seen))  # type: ignore[misc]
+
+
+@cache.command()
+@click.option("--capacity", type=SIZE, metavar="SIZE", help="Bytes of the KV store, like 8GiB.")
+@click.option("--max-entries", type=click.IntRange(0), metavar="N", help="Entries of the KV store.")
+@click.option("--ttl", type=DURATION, metavar="D", help="Idle time of a KV entry; 0 is never.")
+@click.option("--snapshot-capacity", type=SIZE, metavar="SIZE", help="Bytes of the snapshot store.")
+@click.option(
+    "--snapshot-max-entries", type=click.IntRange(0), metavar="N", help="Entries of that store."
+)
+@click.option("--snapshot-ttl", type=DURATION, metavar="D", help="Idle time of a snapshot.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be evicted.")
+@pass_ctl
+def resize(
+    ctl: Ctl,
+    capacity: int | None,
+    max_entries: int | None,
+    ttl: float | None,
+    snapshot_capacity: int | None,
+    snapshot_max_entries: int | None,
+    snapshot_ttl: float | None,
+    dry_run: bool,
+) -> None:
+    """Change the live budget, evicting down to it.
+
+    It lasts until the daemon restarts. A size or a number of 0 disables that store and empties it.
+    """
+    changes = {
+        "capacity_bytes": capacity,
+        "max_entries": max_entries,
+        "ttl_seconds": ttl,
+        "snapshot_capacity_bytes": snapshot_capacity,
+        "snapshot_max_entries": snapshot_max_entries,
+        "snapshot_ttl_seconds": snapshot_ttl,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    if not given:
+        raise click.UsageError("nothing to change: give a limit, such as --capacity 8GiB")
+    answer = ctl.client.send("PATCH", "cache/budget", {**given, "dry_run": dry_run})
+    ctl.output.show(answer, lambda: _resize_table(answer))
+    if dry_run:
+        ctl.output.message("Nothing was changed: this was a dry run.")
+    else:
+        ctl.output.message(
+            "This lasts until the daemon restarts; to keep it, change the settings file."
+        )
+
+
+@cache.command()
+@click.option("--store", type=_STORES, default="all", show_default=True, help="Which store.")
+@click.option("--session", metavar="K", help="Only this session's: its key or its short hash.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be dropped.")
+@pass_ctl
+def flush(ctl: Ctl, store: str, session: str | None, yes: bool, dry_run: bool) -> None:
+    """Drop cached entries.
+
+    What running requests still use is freed when they end.
+    """
+    if session == "":
+        raise click.BadParameter("expected a session key or its hash", param_hint="--session")
+    order: dict[str, Any] = {"store": store}
+    if session is not None:
+        order["session"] = session
+    if not dry_run:
+        scope = "everything cached" if store == "all" else f"the {store} store"
+        whose = "" if session is None else f" of session {session}"
+        ctl.confirm(f"Drop {scope}{whose}?", yes=yes)
+    answer = ctl.client.send("POST", "cache/flush", {**order, "dry_run": dry_run})
+    ctl.output.show(answer, lambda: _flush_table(answer))
+    if dry_run:
+        ctl.output.message("Nothing was dropped: this was a dry run.")
+
+
+def _flush_table(answer: dict[str, Any]) -> Table:
+    return tables.key_values(
+        [
+            ("store", answer["store"]),
+            ("entries", tables.count_text(answer["entries"])),
+            ("freed", tables.size_text(answer["bytes"])),
+            ("deferred", tables.size_text(answer["deferred_bytes"])),
+        ]
+    )
+
+
+def _resize_table(answer: dict[str, Any]) -> Table:
+    def show(name: str, value: float) -> str:
+        if name.endswith("_bytes"):
+            return tables.size_text(int(value)) if value else "0 (disabled)"
+        if name.endswith("_seconds"):
+            return tables.ttl_text(value)
+        return tables.count_text(int(value)) if value else "0 (disabled)"
+
+    before, after = answer["before"], answer["after"]
+    rows = [(name, show(name, before[name]), show(name, after[name])) for name in before]
+    evicted = tables.count_text(answer["evicted_entries"])
+    rows += [
+        ("evicted entries", "", evicted),
+        ("evicted bytes", "", tables.size_text(answer["evicted_bytes"])),
+        ("deferred bytes", "", tables.size_text(answer["deferred_bytes"])),
+    ]
+    return tables.listing(("LIMIT", "BEFORE", "AFTER"), rows)
