@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxceld.models.loading import LoadedModel, load_model
-from mlxceld.models.locate import ModelFolder
+from mlxceld.models.folder import ModelFolder
 
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason

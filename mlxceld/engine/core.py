@@ -169,6 +169,8 @@ class EngineCore:
         self._end(ended, now)
 
     def _admit(self) -> None:
+        if not self._scheduler.waiting:
+            return
         now = self._clock()
         for sequence in self._scheduler.admit(len(self._batch) + self._still_in_flight()):
             sequence.prefill_started_at = now

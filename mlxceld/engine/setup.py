@@ -48,11 +48,20 @@ def make_core(
         verdict.mode,
         f" ({verdict.reason})" if verdict.reason else "",
     )
+    _wire_memory()
     limits = Limits(settings.max_batch_size, settings.prefill_chunk)
     core = EngineCore(model, verdict, limits, PromptReuse(store, status.id), recorder, clock)
     mx.clear_cache()
     mx.reset_peak_memory()
     return core, status
+
+
+def _wire_memory() -> None:
+    """On Metal, keep the weights resident up to what the device recommends."""
+    if mx.metal.is_available():
+        recommended = mx.device_info().get("max_recommended_working_set_size")
+        if isinstance(recommended, int):
+            mx.set_wired_limit(recommended)
 
 
 def release_mlx() -> None:
