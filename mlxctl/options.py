@@ -93,7 +93,8 @@ class _WithGlobals(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the command's own options first, then those of every command."""
-        own, shared = [], []
+        own: list[tuple[str, str]] = []
+        shared: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
@@ -112,7 +113,7 @@ class CtlGroup(_WithGlobals, click.Group):
     """A group of commands of mlxctl."""
 
     command_class = CtlCommand
-    group_class = type
+    group_class: type[click.Group] | type[type] | None = type
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options, then the commands."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mlxctl import tables
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
 _REJECTS = "reject_"
 
@@ -19,7 +19,7 @@ def stats_table(stats: dict[str, Any]) -> Group:
     from rich.console import Group
     from rich.padding import Padding
 
-    parts = []
+    parts: list[RenderableType] = []
     for title, rows in (
         ("KV store", _store(stats)),
         ("Snapshots", _snapshots(stats)),

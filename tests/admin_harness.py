@@ -14,7 +14,7 @@ from aiohttp import web
 
 from mlxceld.admin.app import create_admin_app
 from mlxceld.admin.socket import AdminSocket
-from mlxceld.config import ResolvedSettings
+from mlxceld.config import ResolvedSettings, resolve
 from mlxceld.engine.errors import NotReadyError
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectLog
@@ -63,6 +63,11 @@ def request_status(request_id: str, seq_id: int = 1, **values: Any) -> RequestSt
         "stream": True,
     }
     return RequestStatus(id=request_id, seq_id=seq_id, **{**fields, **values})
+
+
+def resolved_settings(**flags: Any) -> ResolvedSettings:
+    """Default settings but for what is given, as if by flags."""
+    return resolve(flags)
 
 
 class CacheEngine:

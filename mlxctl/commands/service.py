@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import click
 from mlxctl.context import Ctl, pass_ctl
 from mlxctl.errors import CtlError, ExitCode
 from mlxctl.options import CtlGroup
+from mlxctl.params import DURATION
 
 MANAGERS = ("launchd", "systemd")
+
+_DRAIN_FLAG = "--drain-timeout"
 
 
 @click.group(cls=CtlGroup)
@@ -56,7 +60,7 @@ def install(
             "give --print, save what it prints as " + place + ", and run: " + commands
         )
     path = (program or _find_program()).expanduser().absolute()
-    drain = _drain_timeout()
+    drain = _drain_timeout(serve_args)
     try:
         if manager == "launchd":
             text = servicefiles.launchd_plist(
@@ -106,8 +110,13 @@ def _find_program() -> Path:
     return Path(found)
 
 
-def _drain_timeout() -> float:
+def _drain_timeout(serve_args: Sequence[str]) -> float:
+    """The drain limit, in seconds, that the daemon will run with as far as its flags say."""
     from mlxceld.config import SETTINGS
 
-    default = SETTINGS["drain_timeout"].default
-    return float(default)
+    limit = float(SETTINGS["drain_timeout"].default)
+    for word, after in zip(serve_args, [*serve_args[1:], ""], strict=False):
+        flag, equals, value = word.partition("=")
+        if flag == _DRAIN_FLAG:
+            limit = DURATION.convert(value if equals else after, None, None)
+    return limit

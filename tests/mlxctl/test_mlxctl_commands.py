@@ -1,0 +1,314 @@
+"""Every command against a live admin API on a Unix socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from admin_harness import (
+    BUCKET,
+    CacheEngine,
+    LiveAdmin,
+    request_status,
+    resolved_settings,
+)
+from mlxceld.prompt_cache.key import session_hash
+from mlxceld.telemetry.status import EngineState
+from mlxctl.context import Ctl
+from mlxctl.main import run
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+class Shell:
+    """Runs mlxctl against the live API and takes what it prints."""
+
+    def __init__(self, engine: CacheEngine, path: Path, capsys: pytest.CaptureFixture[str]):
+        self.engine = engine
+        self.path = path
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, sleep: Callable[[float], None] | None = None) -> Result:
+        ctl = Ctl(options={"socket": self.path})
+        if sleep is not None:
+            ctl.sleep = sleep
+        code = run(arguments, ctl)
+        captured = self._capsys.readouterr()
+        return Result(int(code), captured.out, captured.err)
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LiveAdmin]:
+    with tempfile.TemporaryDirectory(prefix="mx") as folder:
+        path = Path(folder) / "admin.sock"
+        with LiveAdmin(CacheEngine(), resolved_settings(max_queue=7), path) as admin:
+            yield admin
+
+
+@pytest.fixture
+def ctl(live: LiveAdmin, capsys: pytest.CaptureFixture[str]) -> Shell:
+    live.engine.__init__()  # a fresh engine behind the same server
+    return Shell(live.engine, live.path, capsys)
+
+
+def interrupt_after(count: int, between: Callable[[int], None] = lambda n: None):
+    """A sleep that passes no time, and is Ctrl-C the ``count``-th time."""
+    calls = [0]
+
+    def sleep(_: float) -> None:
+        calls[0] += 1
+        if calls[0] >= count:
+            raise KeyboardInterrupt
+        between(calls[0])
+
+    return sleep
+
+
+def test_status(ctl):
+    ctl.engine.requests["r"] = request_status("r")
+    shown = ctl("status")
+    assert shown.code == 0
+    assert shown.err == ""
+    rows = dict(line.split(None, 1) for line in shown.out.splitlines())
+    assert rows["state"] == "ready"
+    assert rows["model"] == "tiny (llama, float32)"
+    assert rows["running"] == "1 of 8"
+    assert rows["waiting"] == "0 of 7"
+    assert ctl("status", "-o", "json").json["model"]["id"] == "tiny"
+    assert yaml.safe_load(ctl("-o", "yaml", "status").out)["running"] == 1
+
+
+def test_status_tells_a_fault(ctl):
+    ctl.engine.base = CacheEngine(state=EngineState.FAILED).base
+    object.__setattr__(ctl.engine.base, "fault", "no memory")
+    assert "no memory (0 since the start)" in ctl("status").out
+
+
+def test_requests_are_listed_and_cancelled(ctl):
+    ctl.engine.requests["r1"] = request_status("r1", 1, note="row by row")
+    ctl.engine.requests["a/b c"] = request_status("a/b c", 2, client=None)
+    header, first, second = ctl("requests", "list").out.splitlines()
+    assert header.split()[:4] == ["ID", "PHASE", "PROMPT", "CACHED"]
+    assert first.split()[:4] == ["r1", "decode", "1,500", "1,400"]
+    assert first.endswith("row by row")
+    assert "a/b c" in second
+    assert [r["id"] for r in ctl("requests", "list", "-ojson").json["requests"]] == ["r1", "a/b c"]
+    assert ctl("requests", "cancel", "a/b c", "-o", "json").json["cancelled"] is True
+    gone = ctl("requests", "cancel", "a/b c")
+    assert (gone.code, gone.out) == (1, "")
+    assert "no request 'a/b c' is in flight" in gone.err
+
+
+def test_cache_stats_as_a_table_and_as_the_apis_own_numbers(ctl):
+    ctl.engine.put([1, 2, 3], nbytes=6000)
+    ctl.engine.put([9], nbytes=1)
+    ctl.engine.store.take(BUCKET, "s", [4, 5], 1)
+    shown = ctl("cache", "stats").out
+    assert "[############........] 60.0%  5.9 KiB of 9.8 KiB" in shown
+    assert "0 of 1 lookups (0.0%)" in shown
+    assert "prefix_too_short  1" in shown
+    assert not any(line != line.rstrip() for line in shown.splitlines())
+    assert ctl("cache", "stats", "-o", "json").json == ctl.engine.snapshot.cache.as_dict()
+
+
+def test_watching_prints_one_object_a_line_until_ctrl_c(ctl):
+    def grow(number: int) -> None:
+        ctl.engine.put([number, 0])
+
+    seen = ctl("cache", "stats", "--watch", "-o", "json", sleep=interrupt_after(3, grow))
+    assert seen.code == 130
+    assert [json.loads(line)["entries"] for line in seen.out.splitlines()] == [0, 1, 2]
+
+
+def test_watching_waits_as_told_and_ends_with_the_daemons_absence(ctl):
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+
+    seen = ctl("cache", "stats", "--watch", "1.5s", sleep=sleep)
+    assert waits == [1.5, 1.5]
+    assert seen.out.count("KV store") == 2
+    assert ctl("cache", "stats", "--watch", "0").code == 2
+    assert ctl("cache", "stats", "--watch", "--socket", "/nowhere/a.sock").code == 3
+
+
+def test_resize_shows_before_after_and_what_went_and_says_that_it_is_not_kept(ctl):
+    for token in range(4):
+        ctl.engine.put([token, 0], nbytes=2000)
+    dry = ctl("cache", "resize", "--capacity", "4KiB", "--dry-run")
+    assert dry.code == 0
+    assert len(ctl.engine.store) == 4
+    assert "dry run" in dry.err
+    done = ctl("cache", "resize", "--capacity", "4KiB", "--ttl", "90s")
+    assert len(ctl.engine.store) == 2
+    rows = {line.split("  ")[0]: line.split() for line in done.out.splitlines()}
+    assert rows["capacity_bytes"][1:] == ["9.8", "KiB", "4.0", "KiB"]
+    assert rows["ttl_seconds"][1:] == ["1", "h", "0", "m", "1", "m", "30", "s"]
+    assert rows["evicted entries"][-1] == "2"
+    assert "until the daemon restarts" in done.err
+
+
+def test_resize_sends_only_what_was_given(ctl):
+    answer = ctl("cache", "resize", "--snapshot-max-entries", "0", "-o", "json").json
+    changed = {k for k in answer["before"] if answer["before"][k] != answer["after"][k]}
+    assert changed == {"snapshot_max_entries"}
+    assert answer["after"]["snapshot_max_entries"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--capacity", "8gbb"],
+        ["--capacity", "-1"],
+        ["--ttl", "soon"],
+        ["--max-entries", "-1"],
+        ["--max-entries", "many"],
+    ],
+)
+def test_a_bad_resize_is_a_usage_error_that_changes_nothing(ctl, arguments):
+    assert ctl("cache", "resize", *arguments).code == 2
+    assert ctl.engine.orders == []
+
+
+def test_flush_by_session_hash_needs_a_yes_and_frees(ctl):
+    ctl.engine.put([1, 2], session="alice", nbytes=3)
+    ctl.engine.put([3, 4], session="bob", nbytes=5)
+    refused = ctl("cache", "flush", "--session", "alice")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--yes" in refused.err
+    assert len(ctl.engine.store) == 2
+    dry = ctl("cache", "flush", "--dry-run", "-o", "json").json
+    assert (dry["entries"], dry["bytes"]) == (2, 8)
+    hashed = session_hash("alice")
+    done = ctl("cache", "flush", "--session", hashed, "--yes", "-o", "json").json
+    assert (done["entries"], done["bytes"], done["deferred_bytes"]) == (1, 3, 0)
+    assert ctl("cache", "flush", "--session", "", "--yes").code == 2
+    assert ctl("cache", "flush", "--store", "disk", "--yes").code == 2
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 1), ("", 1, 1)])
+def test_flush_asks_on_a_terminal(ctl, monkeypatch, answer, code, left):
+    import io
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    ctl.engine.put([1, 2])
+    shown = ctl("cache", "flush")
+    assert (shown.code, len(ctl.engine.store)) == (code, left)
+    assert "Drop everything cached? [y/N]" in shown.out + shown.err
+
+
+def test_the_trace_is_switched_and_told(ctl):
+    assert ctl("trace", "status").out.split() == ["trace", "off"]
+    assert ctl("trace", "on", "-o", "json").json == {"enabled": True}
+    assert ctl.engine.trace.enabled
+    assert ctl("trace", "status", "-o", "yaml").out == "enabled: true\n"
+    assert ctl("trace", "off").code == 0
+    assert not ctl.engine.trace.enabled
+
+
+def test_the_tail_ends_or_follows(ctl):
+    for token in range(5):
+        ctl.engine.put([token, 0], nbytes=token)
+    lines = ctl("trace", "tail", "-n", "2", "--no-follow").out.splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        f"apc_event=store session={session_hash('s')} context_len=2 bytes={n} store=kv"
+        for n in (3, 4)
+    ]
+    seen = ctl(
+        "trace", "tail", "-n0", "-ojson", sleep=interrupt_after(4, lambda n: ctl.engine.put([n, 7]))
+    )
+    assert seen.code == 130
+    assert [json.loads(line)["event"] for line in seen.out.splitlines()] == ["store"] * 3
+
+
+def test_the_tail_tells_when_it_lost_the_thread(ctl):
+    ctl.engine.put([1, 2], nbytes=1)
+
+    def flood(_: int) -> None:
+        for token in range(300):
+            ctl.engine.put([token, 5], nbytes=token)
+
+    seen = ctl("trace", "tail", sleep=interrupt_after(2, flood))
+    assert "some events are missing" in seen.err
+
+
+def test_config_show_gives_values_with_sources(ctl):
+    rows = {line.split()[0]: line.split()[1:] for line in ctl("config", "show").out.splitlines()}
+    assert rows["max_queue"] == ["7", "flag"]
+    assert rows["host"] == ["127.0.0.1", "default"]
+    answer = ctl("config", "show", "-o", "json").json
+    assert answer["settings"]["max_queue"] == {"value": 7, "source": "flag"}
+
+
+def test_drain(ctl):
+    shown = ctl("drain")
+    assert shown.code == 0
+    assert ctl.engine.drained
+    assert shown.out.split()[:2] == ["draining", "yes"]
+
+
+def test_a_change_is_on_record_under_the_callers_uid(ctl, caplog):
+    caplog.set_level("INFO", logger="mlxceld.audit")
+    ctl("trace", "on")
+    (record,) = [r for r in caplog.records if r.name == "mlxceld.audit"]
+    assert record.fields["actor"] == f"uid:{os.getuid()}"
+    assert (record.fields["action"], record.fields["outcome"]) == ("trace.set", "ok")
+
+
+def test_the_nearest_option_wins(ctl):
+    assert ctl("-o", "yaml", "trace", "-o", "table", "status", "-o", "json").json == {
+        "enabled": False
+    }
+
+
+def test_the_environment_is_read_and_a_flag_beats_it(ctl, monkeypatch):
+    monkeypatch.setenv("MLXCTL_OUTPUT", "json")
+    assert ctl("trace", "status").json == {"enabled": False}
+    assert ctl("trace", "status", "-o", "yaml").out == "enabled: false\n"
+    monkeypatch.setenv("MLXCTL_OUTPUT", "xml")
+    assert ctl("trace", "status").code == 2
+    monkeypatch.setenv("MLXCTL_OUTPUT", "table")
+    monkeypatch.setenv("MLXCTL_SOCKET", "/nowhere/a.sock")
+    assert ctl("trace", "status").code == 3
+    assert ctl("trace", "status", "--socket", str(ctl.path)).code == 0
+
+
+def test_usage_errors_are_json_when_json_is_wanted(ctl, monkeypatch):
+    for arguments in (
+        ["-o", "json", "cache", "resize", "--capacity", "x"],
+        ["cache", "resize", "--capacity", "x", "--output=json"],
+        ["bogus", "-ojson"],
+    ):
+        refused = ctl(*arguments)
+        assert (refused.code, refused.out) == (2, "")
+        assert json.loads(refused.err)["error"]["code"] == "usage"
+    assert "Usage:" in ctl("bogus").err
+
+
+def test_no_colour_off_a_terminal_whatever_is_asked(ctl, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in ctl("cache", "stats").out
