@@ -147,7 +147,7 @@ class LiveAdmin:
         self.engine = engine
         self.path = path
         self._resolved = resolved
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._up = threading.Event()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -158,13 +158,13 @@ class LiveAdmin:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
+        self.loop.run_until_complete(self._serve())
+        self.loop.close()
 
     async def _serve(self) -> None:
         app = create_admin_app(self.engine, self._resolved, drain=self.engine.drain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,6 +15,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from admin_harness import CacheEngine, request_status, resolved_settings
 from mlxceld import __version__
 from mlxceld.admin.app import PREFIX, create_admin_app
+from mlxceld.admin.cache import BUDGET_FIELDS
 from mlxceld.prompt_cache.key import session_hash
 from mlxceld.telemetry.audit import AuditLog
 from mlxceld.telemetry.cache_stats import CacheStats
@@ -237,6 +239,8 @@ async def test_config_tells_every_setting_with_its_source(api):
     assert isinstance(settings["state_dir"]["value"], str)
 
 
+FIELDS = (*BUDGET_FIELDS, "dry_run", "store", "session", "enabled")
+
 MUTATIONS = [
     ("PATCH", "cache/budget"),
     ("POST", "cache/flush"),
@@ -270,6 +274,29 @@ async def test_only_json_changes_anything(api, method, path, kind):
 async def test_a_body_that_is_no_object_is_refused(api, body, says):
     error = await api.refused(400, "PATCH", "cache/budget", data=body, headers=JSON)
     assert says in error["message"]
+
+
+async def test_no_body_at_all_makes_it_fail_itself(api):
+    rng = random.Random(7)
+
+    def value(depth: int) -> Any:
+        plain = [None, True, 0, -1, 2**70, 0.5, 1e308, "", "all", "x\ud800", "8GiB"]
+        if depth == 0 or rng.random() < 0.6:
+            return rng.choice(plain)
+        if rng.random() < 0.5:
+            return [value(depth - 1) for _ in range(rng.randrange(3))]
+        return {rng.choice([*FIELDS, "odd"]): value(depth - 1) for _ in range(rng.randrange(4))}
+
+    statuses = set()
+    for _ in range(400):
+        method, path = rng.choice(MUTATIONS)
+        raw = bytearray(json.dumps(value(2)).encode())
+        if raw and rng.random() < 0.3:
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+        response, answer = await api.call(method, path, data=bytes(raw), headers=JSON)
+        statuses.add(response.status)
+        assert response.status == 200 or set(answer) == {"error"}
+    assert statuses == {200, 400}
 
 
 async def test_a_large_body_is_refused(api):
