@@ -1,0 +1,1 @@
+"""GGUF files of llama-kind models into folders that mlx-lm loads."""
