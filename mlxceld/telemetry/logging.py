@@ -1,0 +1,210 @@
+"""Log lines: for people on a terminal, for machines elsewhere, with priorities for journald.
+
+Code logs through the standard library. A record may carry ``extra={"fields": {...}}``: the
+formatters print these as logfmt behind the message, or as keys of the JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TextIO
+
+LEVELS = ("debug", "info", "warning", "error")
+"""The levels of the setting ``log.level``."""
+
+FORMATS = ("auto", "console", "json")
+"""The formats of the setting ``log.format``."""
+
+REQUEST_LOGGER = "mlxceld.request"
+"""The logger of the one line that each finished request leaves."""
+
+AUDIT_LOGGER = "mlxceld.audit"
+"""The logger of the line that each administrative change leaves; never silenced by the level."""
+
+_BARE = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
+# Characters that would let a logged value forge lines or drive a terminal.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
+_TEXT_CONTROLS = {code: text for code, text in _CONTROLS.items() if code not in (0x09, 0x0A)}
+# syslog(3) priorities: err, warning, info, debug.
+_PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
+_OUR_HANDLER = "mlxceld"
+
+
+def logfmt(fields: Mapping[str, object]) -> str:
+    """``key=value`` pairs; a value with spaces, quotes or controls is quoted, None is left out."""
+    return " ".join(
+        f"{key}={_logfmt_value(value)}" for key, value in fields.items() if value is not None
+    )
+
+
+def _logfmt_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else _as_json(value)
+    if _BARE.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=False).translate(_CONTROLS)
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, default=str, separators=(",", ":"))
+
+
+def _finite(value: object) -> object:
+    """The value without NaN and infinities, which JSON has no words for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    fields = getattr(record, "fields", None)
+    return fields if isinstance(fields, Mapping) else {}
+
+
+def _when(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+class ConsoleFormatter(logging.Formatter):
+    """``time LEVEL logger: message key=value``; further lines of a message are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record as text for people."""
+        when = _when(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        return f"{when} {record.levelname:<7} {self.body(record)}"
+
+    def body(self, record: logging.LogRecord) -> str:
+        """The record without its time and level."""
+        text = f"{record.name}: {record.getMessage()}".translate(_TEXT_CONTROLS)
+        fields = logfmt(_fields(record))
+        if fields:
+            text = f"{text} {fields}"
+        if record.exc_info:
+            text = f"{text}\n{self.formatException(record.exc_info).translate(_TEXT_CONTROLS)}"
+        if record.stack_info:
+            text = f"{text}\n{record.stack_info.translate(_TEXT_CONTROLS)}"
+        return text.replace("\n", "\n    ")
+
+
+class JournalFormatter(ConsoleFormatter):
+    """Lines for journald: a ``<priority>`` in front of each, no time since the journal has one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record as one or more prefixed lines."""
+        priority = next(number for level, number in _PRIORITIES if record.levelno >= level)
+        # The journal takes each line for a message of its own, so each needs the priority.
+        return "\n".join(f"<{priority}>{line}" for line in self.body(record).split("\n"))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, then the record's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record as JSON."""
+        line: dict[str, object] = {
+            "time": _when(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for key, value in _fields(record).items():
+            # A field must not pass itself off as the line's own time or level.
+            line[f"{key}_" if key in line else key] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return _as_json(line)
+
+
+def formatter_for(
+    format_name: str, stream: TextIO, environ: Mapping[str, str] | None = None
+) -> logging.Formatter:
+    """The formatter that a ``log.format`` means for a stream.
+
+    ``auto`` is priorities under journald, console lines on a terminal and JSON everywhere else.
+    Raises ValueError for a name that is not in :data:`FORMATS`.
+    """
+    if format_name == "console":
+        return ConsoleFormatter()
+    if format_name == "json":
+        return JsonFormatter()
+    if format_name != "auto":
+        raise ValueError(f"log.format {format_name!r}: expected one of {', '.join(FORMATS)}")
+    if _is_journal(stream, os.environ if environ is None else environ):
+        return JournalFormatter()
+    return ConsoleFormatter() if stream.isatty() else JsonFormatter()
+
+
+def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether systemd connected this very stream to the journal: it names its device and inode.
+
+    The variable alone is no proof, since a child whose output goes elsewhere inherits it.
+    """
+    device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
+    if not device or not inode:
+        return False
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return (str(status.st_dev), str(status.st_ino)) == (device, inode)
+
+
+def configure(
+    level: str,
+    format_name: str,
+    *,
+    stream: TextIO | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Send all logging to ``stream`` (standard error) in one format; may be called again.
+
+    Raises ValueError for an unknown level or format, and then changes nothing.
+    """
+    target = sys.stderr if stream is None else stream
+    formatter = formatter_for(format_name, target, environ)
+    number = _level_number(level)
+    handler = logging.StreamHandler(target)
+    handler.name = _OUR_HANDLER
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    for old in [each for each in root.handlers if each.name == _OUR_HANDLER]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    # Libraries speak only when something is wrong; their chatter is not this daemon's log.
+    root.setLevel(logging.WARNING)
+    logging.getLogger("mlxceld").setLevel(number)
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
+    logging.captureWarnings(True)
+
+
+def set_level(level: str) -> str:
+    """Change the level of a running daemon and return the one before, as a setting's value."""
+    logger = logging.getLogger("mlxceld")
+    before = logging.getLevelName(logger.level).lower()
+    logger.setLevel(_level_number(level))
+    return before
+
+
+def _level_number(level: str) -> int:
+    if level not in LEVELS:
+        raise ValueError(f"log.level {level!r}: expected one of {', '.join(LEVELS)}")
+    return logging.getLevelNamesMapping()[level.upper()]
