@@ -11,6 +11,7 @@ from typing import Any
 from mlxceld.models.loading import LoadedModel, load_model
 from mlxceld.models.folder import ModelFolder
 
+from mlxceld.config import Settings, resolve
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
 from mlxceld.engine.probe import BatchVerdict, probe
@@ -23,6 +24,16 @@ from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
+
+
+def make_settings(state_dir: Path, **overrides: Any) -> Settings:
+    """Default settings but for ``overrides``; a mapping changes fields of that group."""
+    settings = resolve({"state_dir": state_dir}, environ={}, search=False).settings
+    for name, value in overrides.items():
+        if isinstance(value, dict):
+            value = replace(getattr(settings, name), **value)
+        settings = replace(settings, **{name: value})
+    return settings
 
 
 def load_tiny(folder: Path) -> LoadedModel:

@@ -1,0 +1,80 @@
+"""Where things are on this platform: the settings file, the state folder, the admin socket.
+
+The daemon and ``mlxctl`` both ask here, so that they agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlxceld.config.table import Settings
+
+APP = "mlxceld"
+CONFIG_NAME = "mlxceld.yaml"
+SOCKET_NAME = "admin.sock"
+
+_SUN_PATH = 104 if sys.platform == "darwin" else 108
+"""Bytes that a Unix socket's path may take, with its final NUL (unix(4), unix(7))."""
+
+
+def config_files(environ: Mapping[str, str] | None = None) -> list[Path]:
+    """The places of the settings file, the user's before the system's; the first that exists counts."""
+    environ = os.environ if environ is None else environ
+    if sys.platform == "darwin":
+        support = Path("Library/Application Support") / APP / CONFIG_NAME
+        return [_home(environ) / support, Path("/") / support]
+    user = environ.get("XDG_CONFIG_HOME")
+    base = Path(user) if user and Path(user).is_absolute() else _home(environ) / ".config"
+    return [base / APP / CONFIG_NAME, Path("/etc") / APP / CONFIG_NAME]
+
+
+def default_state_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """The state folder where no setting names one; systemd's ``$STATE_DIRECTORY`` wins."""
+    environ = os.environ if environ is None else environ
+    given = environ.get("STATE_DIRECTORY", "").split(":")[0]
+    if given and Path(given).is_absolute():
+        return Path(given)
+    if sys.platform == "darwin":
+        return _home(environ) / "Library/Application Support" / APP
+    user = environ.get("XDG_STATE_HOME")
+    base = Path(user) if user and Path(user).is_absolute() else _home(environ) / ".local/state"
+    return base / APP
+
+
+def admin_socket(settings: Settings) -> Path:
+    """The Unix socket of the admin API.
+
+    By default in the state folder. A path that the system's limit forbids is replaced by a short
+    one, named by a digest of the long one, in a folder of this user's own under /tmp.
+    """
+    wanted = settings.admin.socket or settings.state_dir / SOCKET_NAME
+    if len(os.fsencode(wanted)) < _SUN_PATH:
+        return wanted
+    digest = hashlib.sha256(os.fsencode(wanted)).hexdigest()[:16]
+    # Fixed, not $TMPDIR, which differs between a service and a shell.
+    return Path("/tmp") / f"{APP}-{os.getuid()}" / f"{digest}.sock"  # noqa: S108
+
+
+def find_admin_socket(environ: Mapping[str, str] | None = None) -> Path:
+    """Where the daemon of this user most likely listens, from environment and settings file."""
+    from mlxceld.config.resolve import resolve
+    from mlxceld.config.yamlfile import ConfigFileError
+
+    environ = os.environ if environ is None else environ
+    try:
+        resolved = resolve({}, environ=environ)
+    except ConfigFileError:
+        # The daemon would not start with this file; one that runs was started without it.
+        resolved = resolve({}, environ=environ, config_file=None, search=False)
+    return admin_socket(resolved.settings)
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    home = environ.get("HOME")
+    return Path(home) if home else Path.home()
