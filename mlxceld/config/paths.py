@@ -24,7 +24,7 @@ _SUN_PATH = 104 if sys.platform == "darwin" else 108
 
 
 def config_files(environ: Mapping[str, str] | None = None) -> list[Path]:
-    """The places of the settings file, the user's before the system's; the first that exists counts."""
+    """The places of the settings file, the user's before the system's."""
     environ = os.environ if environ is None else environ
     if sys.platform == "darwin":
         support = Path("Library/Application Support") / APP / CONFIG_NAME

@@ -38,7 +38,7 @@ def yaml_text() -> str:
             lines += ["", f"#{group}:"]
         for row in rows:
             lines.append("")
-            help_text = f"{row.spec.help} {row.kind.expected.capitalize()}."
+            help_text = f"{row.spec.help} {row.kind.expected[:1].upper()}{row.kind.expected[1:]}."
             lines += [f"# {indent}{line}" for line in textwrap.wrap(help_text, 96 - len(indent))]
             lines.append(f"#{indent}{row.name.rpartition('.')[2]}:{_yaml_default(row)}")
     return "\n".join(lines) + "\n"

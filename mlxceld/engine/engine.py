@@ -141,7 +141,8 @@ class Engine:
         """
         model = self._model
         if model is None or self._state is not EngineState.READY or self._draining:
-            state = EngineState.DRAINING if self._draining else self._state
+            ready = self._state is EngineState.READY
+            state = EngineState.DRAINING if ready and self._draining else self._state
             raise NotReadyError(f"the engine is {state.value}")
         limits = [_check(request, model) for request in requests]
         now = self._clock()

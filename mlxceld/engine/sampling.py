@@ -109,7 +109,8 @@ def _noise_key(seed: int, index: int) -> mx.array:
     digest = blake2b(
         (seed & (2**64 - 1)).to_bytes(8, "little") + index.to_bytes(8, "little"), digest_size=8
     )
-    return mx.random.key(int.from_bytes(digest.digest(), "little"))
+    key: mx.array = mx.random.key(int.from_bytes(digest.digest(), "little"))
+    return key
 
 
 @dataclass(frozen=True, slots=True)
