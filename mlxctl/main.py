@@ -75,7 +75,10 @@ def run(arguments: Sequence[str] | None = None, ctl: Ctl | None = None) -> int:
 
 def main() -> NoReturn:
     """Entry point of the ``mlxctl`` script."""
-    sys.exit(run())
+    try:
+        sys.exit(run())
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def _json_wanted(ctl: Ctl, given: Sequence[str]) -> bool:

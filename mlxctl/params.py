@@ -41,5 +41,21 @@ class DurationParam(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+class CountParam(click.ParamType[int]):
+    """A number of entries; ``off`` and ``never`` are 0, as in the settings."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a count; a bad one is a usage error that tells the range."""
+        if isinstance(value, int):
+            return value
+        try:
+            return kinds.IntKind(0, 10**9, zero_words=True).parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 SIZE = SizeParam()
+COUNT = CountParam()
 DURATION = DurationParam()

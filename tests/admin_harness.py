@@ -67,7 +67,7 @@ def request_status(request_id: str, seq_id: int = 1, **values: Any) -> RequestSt
 
 def resolved_settings(**flags: Any) -> ResolvedSettings:
     """Default settings but for what is given, as if by flags."""
-    return resolve(flags)
+    return resolve(flags, environ={}, search=False)
 
 
 class CacheEngine:

@@ -12,10 +12,10 @@ from mlxceld.admin import cache, config, status, trace
 from mlxceld.admin.body import BODY_LIMIT
 from mlxceld.admin.context import CONTEXT, AdminContext
 from mlxceld.admin.middleware import errors, request_ids
+from mlxceld.config import ResolvedSettings
 from mlxceld.telemetry.audit import AuditLog
 
 if TYPE_CHECKING:
-    from mlxceld.config import ResolvedSettings
     from mlxceld.engine.client import EngineClient
 
 PREFIX = "/admin/v1"
@@ -26,6 +26,7 @@ def create_admin_app(
     resolved: ResolvedSettings,
     *,
     drain: Callable[[], None],
+    address: Callable[[], tuple[str, int]] | None = None,
     audit: AuditLog | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
@@ -34,9 +35,10 @@ def create_admin_app(
     """The admin API over an engine, to be served on a listener of its own.
 
     ``drain`` is called on the event loop and must not block: the daemon takes no more requests
-    and finishes those it has. The application checks no caller's rights; its listener does, being
-    a socket that only its owner can open. Uptime counts from this call. ``command_timeout`` is
-    how long a change waits for the engine, in seconds.
+    and finishes those it has. ``address`` tells the public API's host and port where they are not
+    the settings' (a port of 0 becomes a free one). The application checks no caller's rights; its
+    listener does, being a socket that only its owner can open. Uptime counts from this call.
+    ``command_timeout`` is how long a change waits for the engine, in seconds.
     """
     app = web.Application(client_max_size=BODY_LIMIT, middlewares=[request_ids, errors])
     app[CONTEXT] = AdminContext(
@@ -44,6 +46,7 @@ def create_admin_app(
         resolved=resolved,
         audit=audit or AuditLog(),
         drain=drain,
+        address=address or (lambda: (resolved.settings.host, resolved.settings.port)),
         monotonic=monotonic,
         started_monotonic=monotonic(),
         started_unix=wall(),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from mlxceld.admin.context import CONTEXT
+from mlxceld.config import value_of
 
 
 async def get_config(request: web.Request) -> web.Response:
@@ -16,18 +16,15 @@ async def get_config(request: web.Request) -> web.Response:
     resolved = request.app[CONTEXT].resolved
     return web.json_response(
         {
+            "config_file": _plain(resolved.config_file),
             "settings": {
-                name: {"value": _plain(_value(resolved.settings, name)), "source": str(source)}
+                name: {"value": _plain(value_of(resolved.settings, name)), "source": source.value}
                 for name, source in resolved.sources.items()
             },
             "notes": list(resolved.notes),
+            "warnings": list(resolved.warnings),
         }
     )
-
-
-def _value(settings: object, name: str) -> Any:
-    """The value of a dotted name in the tree of settings."""
-    return reduce(getattr, name.split("."), settings)
 
 
 def _plain(value: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from mlxceld.config import ResolvedSettings
+
 if TYPE_CHECKING:
-    from mlxceld.config import ResolvedSettings
     from mlxceld.engine.client import EngineClient
     from mlxceld.telemetry.audit import AuditLog
 
@@ -18,15 +19,16 @@ if TYPE_CHECKING:
 class AdminContext:
     """The daemon as the admin API reaches it.
 
-    ``drain`` stops the intake of requests. ``monotonic`` and ``wall`` are clocks in seconds;
-    ``started`` is when the daemon did, on both. ``command_timeout`` bounds the wait for the
-    engine to come between two steps, in seconds.
+    ``drain`` stops the intake of requests; ``address`` tells where the public API listens.
+    ``monotonic`` is a clock in seconds; ``started`` is when the daemon did, on it and in Unix time.
+    ``command_timeout`` bounds the wait for the engine to come between two steps, in seconds.
     """
 
     engine: EngineClient
     resolved: ResolvedSettings
     audit: AuditLog
     drain: Callable[[], None]
+    address: Callable[[], tuple[str, int]]
     monotonic: Callable[[], float]
     started_monotonic: float
     started_unix: float

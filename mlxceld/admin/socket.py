@@ -110,11 +110,17 @@ class AdminSocket:
         folder = self.path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mode = folder.stat().st_mode
+            found = folder.stat()
         except OSError as error:
             raise AdminSocketError(
                 f"cannot use the admin socket's folder {folder}: {error.strerror}"
             ) from error
+        mode = found.st_mode
+        if found.st_uid not in (os.getuid(), 0):
+            raise AdminSocketError(
+                f"the admin socket's folder {folder} belongs to the user {found.st_uid}, who could"
+                " replace the socket: give an admin.socket in a folder of your own"
+            )
         # Under the sticky bit others may add files to the folder, and not replace ours.
         if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
             raise AdminSocketError(

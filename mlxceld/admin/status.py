@@ -47,6 +47,7 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
     ready = snapshot.state is EngineState.READY and not snapshot.fault
     serving = snapshot.state in (EngineState.READY, EngineState.DRAINING)
     stats = snapshot.cache
+    host, port = context.address()
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -56,8 +57,8 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
         "idle": serving and not snapshot.running and not snapshot.waiting,
         "started_at_unix": context.started_unix,
         "uptime_seconds": now - context.started_monotonic,
-        "host": settings.host,
-        "port": settings.port,
+        "host": host,
+        "port": port,
         "model": None if snapshot.model is None else _plain(asdict(snapshot.model)),
         "waiting": snapshot.waiting,
         "running": snapshot.running,

@@ -9,7 +9,7 @@ import click
 from mlxctl import tables
 from mlxctl.context import Ctl, pass_ctl
 from mlxctl.options import CtlGroup
-from mlxctl.params import DURATION, SIZE
+from mlxctl.params import COUNT, DURATION, SIZE
 from mlxctl.statstable import stats_table
 
 if TYPE_CHECKING:
@@ -57,12 +57,10 @@ def stats(ctl: Ctl, watch: float | None) -> None:
 
 @cache.command()
 @click.option("--capacity", type=SIZE, metavar="SIZE", help="Bytes of the KV store, like 8GiB.")
-@click.option("--max-entries", type=click.IntRange(0), metavar="N", help="Entries of the KV store.")
+@click.option("--max-entries", type=COUNT, metavar="N", help="Entries of the KV store.")
 @click.option("--ttl", type=DURATION, metavar="D", help="Idle time of a KV entry; 0 is never.")
 @click.option("--snapshot-capacity", type=SIZE, metavar="SIZE", help="Bytes of the snapshot store.")
-@click.option(
-    "--snapshot-max-entries", type=click.IntRange(0), metavar="N", help="Entries of that store."
-)
+@click.option("--snapshot-max-entries", type=COUNT, metavar="N", help="Entries of that store.")
 @click.option("--snapshot-ttl", type=DURATION, metavar="D", help="Idle time of a snapshot.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be evicted.")
 @pass_ctl

@@ -29,7 +29,8 @@ def show(ctl: Ctl) -> None:
     answer = ctl.client.get("config")
     ctl.output.show(answer, lambda: _table(answer["settings"]))
     if ctl.output.form == "table":
-        for note in answer["notes"]:
+        ctl.output.message(f"Settings file: {answer['config_file'] or 'none'}")
+        for note in (*answer["warnings"], *answer["notes"]):
             ctl.output.message(note)
 
 

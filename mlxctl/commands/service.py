@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from mlxctl.params import DURATION
 
 MANAGERS = ("launchd", "systemd")
 
-_DRAIN_FLAG = "--drain-timeout"
+_PLACES = ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
 
 
 @click.group(cls=CtlGroup)
@@ -111,12 +112,24 @@ def _find_program() -> Path:
 
 
 def _drain_timeout(serve_args: Sequence[str]) -> float:
-    """The drain limit, in seconds, that the daemon will run with as far as its flags say."""
-    from mlxceld.config import SETTINGS
+    """The drain limit, in seconds, that the daemon will run with: from its flags or its file."""
+    from mlxceld.config import ConfigFileError, resolve
 
-    limit = float(SETTINGS["drain_timeout"].default)
+    given: dict[str, str] = {}
     for word, after in zip(serve_args, [*serve_args[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
-        if flag == _DRAIN_FLAG:
-            limit = DURATION.convert(value if equals else after, None, None)
-    return limit
+        given[flag] = value if equals else after
+    if "--drain-timeout" in given:
+        return DURATION.convert(given["--drain-timeout"], None, None)
+    # The service does not run in this shell's environment, except for where its files are.
+    environ = {name: os.environ[name] for name in _PLACES if name in os.environ}
+    file = Path(given["--config"]).expanduser() if "--config" in given else None
+    try:
+        return resolve({}, environ=environ, config_file=file).settings.drain_timeout
+    except ConfigFileError as error:
+        raise CtlError(
+            "bad_config",
+            f"the daemon would not start: {error}",
+            ExitCode.REFUSED,
+            hint="after the correction, try: mlxceld check-config",
+        ) from error

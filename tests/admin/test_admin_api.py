@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import random
+import re
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +74,7 @@ async def api():
         engine,
         resolved_settings(max_queue=7),
         drain=engine.drain,
+        address=lambda: ("127.0.0.1", 4242),
         audit=AuditLog(logger),
         monotonic=lambda: 100.0,
         wall=lambda: 5000.0,
@@ -89,6 +92,7 @@ async def test_status_tells_the_daemon_in_one_object(api):
     assert (answer["state"], answer["ready"], answer["idle"]) == ("ready", True, False)
     assert (answer["running"], answer["waiting"], answer["max_queue"]) == (1, 0, 7)
     assert (answer["started_at_unix"], answer["uptime_seconds"]) == (5000.0, 0.0)
+    assert (answer["host"], answer["port"]) == ("127.0.0.1", 4242)
     assert answer["model"]["layer_caches"] == {"pageable": 2}
     assert (answer["cache"]["entries"], answer["cache"]["bytes"]) == (1, 30)
 
@@ -237,6 +241,7 @@ async def test_config_tells_every_setting_with_its_source(api):
     assert settings["prompt_cache.min_prefix"]["source"] == "default"
     assert settings["log.level"]["value"] == "info"
     assert isinstance(settings["state_dir"]["value"], str)
+    assert (answer["config_file"], answer["warnings"], answer["notes"]) == (None, [], [])
 
 
 FIELDS = (*BUDGET_FIELDS, "dry_run", "store", "session", "enabled")
@@ -372,7 +377,8 @@ async def test_the_actor_is_unknown_where_the_kernel_does_not_vouch(api):
     assert (line["actor"], line["action"], line["target"]) == ("unknown", "drain", "daemon")
 
 
-def test_no_route_is_left_without_a_line_in_the_contracts_list():
+def test_the_manual_lists_the_routes_and_no_others():
+    manual = (Path(__file__).parents[2] / "docs" / "mlxctl.md").read_text()
     engine = CacheEngine()
     app = create_admin_app(engine, resolved_settings(), drain=engine.drain)
     routes = {
@@ -380,15 +386,7 @@ def test_no_route_is_left_without_a_line_in_the_contracts_list():
         for route in app.router.routes()
         if route.method != "HEAD"
     }
-    assert routes == {
-        ("GET", "/status"),
-        ("GET", "/cache/stats"),
-        ("PATCH", "/cache/budget"),
-        ("POST", "/cache/flush"),
-        ("GET", "/trace"),
-        ("PUT", "/trace"),
-        ("GET", "/requests"),
-        ("DELETE", "/requests/{id}"),
-        ("GET", "/config"),
-        ("POST", "/drain"),
-    }
+    listed = re.findall(r"^\| `(GET|POST|PUT|PATCH|DELETE) (/[^`]*)`", manual, re.M)
+    assert set(listed) == routes
+    budget = next(line for line in manual.splitlines() if "PATCH /cache/budget" in line)
+    assert all(f"`{name}`" in budget for name in BUDGET_FIELDS)

@@ -96,6 +96,15 @@ def test_a_folder_that_others_may_write_in_is_refused(folder):
         pass
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_anothers_folder_is_refused(folder):
+    theirs = folder / "theirs"
+    theirs.mkdir(mode=0o755)
+    os.chown(theirs, 12345, -1)
+    with pytest.raises(AdminSocketError, match="belongs to the user 12345"):
+        AdminSocket(theirs / "a.sock").bind()
+
+
 def test_a_path_that_is_too_long_is_refused_with_both_numbers(folder):
     path = folder / ("x" * PATH_LIMIT)
     with pytest.raises(AdminSocketError, match=rf"{len(str(path))} bytes.* {PATH_LIMIT}"):

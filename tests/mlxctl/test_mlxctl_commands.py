@@ -174,6 +174,11 @@ def test_resize_sends_only_what_was_given(ctl):
     assert answer["after"]["snapshot_max_entries"] == 0
 
 
+def test_resize_takes_the_words_for_none(ctl):
+    after = ctl("cache", "resize", "--max-entries", "off", "--ttl", "never", "-ojson").json["after"]
+    assert (after["max_entries"], after["ttl_seconds"]) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

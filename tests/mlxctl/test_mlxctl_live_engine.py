@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from mlxceld.models.folder import ModelFolder
 
 from admin_harness import LiveAdmin, resolved_settings
 from mlxceld.engine.engine import Engine
 from mlxceld.engine.errors import NotReadyError
 from mlxceld.engine.events import Delta, Event, Finished, FinishReason
 from mlxceld.engine.request import GenerationRequest, SamplingParams
+from mlxceld.models.folder import ModelFolder
 from mlxceld.models.loading import load_model
 from mlxceld.prompt_cache.key import session_hash
 from mlxctl.context import Ctl

@@ -118,6 +118,18 @@ def test_the_managers_grace_follows_the_drain_limit_that_is_served_with(program,
     assert plistlib.loads(capsys.readouterr().out.encode())["ExitTimeOut"] == 75
 
 
+def test_the_managers_grace_follows_the_settings_file_too(program, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text("drain_timeout: 5m\n")
+    monkeypatch.setenv("MLXCEL_DRAIN_TIMEOUT", "10")  # the service will not see this
+    arguments = ["service", "install", "--print", "--program", str(program), "--manager"]
+    assert run([*arguments, "systemd", "--", "--config", str(file)]) == 0
+    assert unit_values(capsys.readouterr().out)["TimeoutStopSec"] == "330"
+    file.write_text("drain_timeout: soon\n")
+    assert run([*arguments, "systemd", "--", "--config", str(file)]) == 1
+    assert "drain_timeout" in capsys.readouterr().err
+
+
 def test_without_print_nothing_is_done_and_the_way_is_told(capsys):
     assert run(["service", "install", "--manager", "systemd"]) == 2
     assert "give --print" in capsys.readouterr().err
