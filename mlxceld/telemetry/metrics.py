@@ -19,7 +19,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from mlxceld import __version__
 from mlxceld.telemetry.buckets import BUCKETS
@@ -160,7 +159,7 @@ def _histogram(name: str, text: str, values: HistogramSnapshot | None) -> Metric
         # Nothing observed yet: the same buckets at zero, so that no series appears later.
         bounds = BUCKETS[name]
         values = HistogramSnapshot(bounds, (0,) * (len(bounds) + 1), 0.0)
-    limits = [*(floatToGoString(bound) for bound in values.bounds), "+Inf"]
+    limits = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
     return HistogramMetricFamily(
         f"mlxcel_{name}",
         text,

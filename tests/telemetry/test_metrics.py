@@ -1,12 +1,11 @@
 from dataclasses import fields, replace
 
-import pytest
-from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from mlxceld.telemetry.cache_metrics import REJECT_REASONS
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.histogram import Histogram
-from mlxceld.telemetry.metrics import ENDPOINTS, OUTCOMES, REJECT_REASONS, Metrics
+from mlxceld.telemetry.metrics import ENDPOINTS, OUTCOMES, Metrics
 from mlxceld.telemetry.process_metrics import PortableProcessCollector
 from mlxceld.telemetry.status import EngineSnapshot, EngineState, MemoryStatus, ModelStatus
 
@@ -149,8 +148,7 @@ def test_distinct_numbers_land_under_their_own_names() -> None:
     ):
         assert value(found, name) == number, name
     assert value(found, "requests_total", endpoint="chat", outcome="stop") == 11
-    assert value(found, "engine_state", state="ready") == 1
-    assert value(found, "engine_state", state="loading") == 0
+    assert value(found, "ready") == 1
     for reason in REJECT_REASONS:
         expected = getattr(cache, f"reject_{reason}")
         assert value(found, "prompt_cache_reject_total", reason=reason) == expected
@@ -195,11 +193,20 @@ def test_one_scrape_reads_one_snapshot() -> None:
 
 
 def test_a_failed_reload_shows_until_one_goes_through() -> None:
-    went_well = False
-    metrics = Metrics(EngineSnapshot, last_reload_successful=lambda: went_well)
-    assert value(scrape(metrics), "config_last_reload_successful") == 0
-    went_well = True
+    metrics = Metrics(EngineSnapshot)
     assert value(scrape(metrics), "config_last_reload_successful") == 1
+    metrics.reload_successful = False
+    assert value(scrape(metrics), "config_last_reload_successful") == 0
+    metrics.reload_successful = True
+    assert value(scrape(metrics), "config_last_reload_successful") == 1
+
+
+def test_a_fault_or_any_state_but_ready_is_not_ready() -> None:
+    for state in EngineState:
+        found = scrape(Metrics(lambda state=state: EngineSnapshot(state=state)))
+        assert value(found, "ready") == (state is EngineState.READY)
+    faulty = EngineSnapshot(state=EngineState.READY, fault="three in a row")
+    assert value(scrape(Metrics(lambda: faulty)), "ready") == 0
 
 
 def test_openmetrics_is_given_to_who_asks() -> None:
@@ -210,21 +217,9 @@ def test_openmetrics_is_given_to_who_asks() -> None:
     assert body.endswith(b"# EOF\n")
 
 
-@pytest.fixture
-def portable() -> dict[str, Metric]:
-    return {each.name: each for each in PortableProcessCollector(lambda: 4096).collect()}
-
-
-def test_process_metrics_without_proc(portable: dict[str, Metric]) -> None:
-    def of(name: str) -> float:
-        return portable[name].samples[0].value
-
-    assert of("process_resident_memory_bytes") == 4096
-    assert of("process_cpu_seconds") > 0
-    assert of("process_start_time_seconds") > 1_500_000_000
-    assert 3 <= of("process_open_fds") <= of("process_max_fds")
-
-
-def test_resident_bytes_are_plausible_without_proc() -> None:
-    names = {each.name: each for each in PortableProcessCollector().collect()}
-    assert names["process_resident_memory_bytes"].samples[0].value > 10 * 2**20
+def test_process_metrics_without_proc() -> None:
+    found = {each.name: each.samples[0].value for each in PortableProcessCollector().collect()}
+    assert found["process_resident_memory_bytes"] > 10 * 2**20
+    assert found["process_cpu_seconds"] > 0
+    assert found["process_start_time_seconds"] > 1_500_000_000
+    assert 3 <= found["process_open_fds"] <= found["process_max_fds"]
