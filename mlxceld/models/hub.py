@@ -94,7 +94,7 @@ def _cached(name: str) -> Path | None:
 
 def _progress_bar(name: str, progress: Progress) -> Any:
     """The bar that the download draws: the usual one on a terminal, else lines for the log."""
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
     if sys.stderr.isatty():
         return tqdm
@@ -108,7 +108,7 @@ def _progress_bar(name: str, progress: Progress) -> Any:
             kwargs["disable"] = False
             kwargs["file"] = _Nowhere()
             self._reported = 0
-            super().__init__(*args, **kwargs)
+            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
         def update(self, n: float | None = 1) -> bool | None:
             drawn: bool | None = super().update(n)
