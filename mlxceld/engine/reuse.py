@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -14,6 +15,8 @@ from mlxceld.prompt_cache.rejects import RejectReason
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.prompt_cache.store import PrefixStore
+
+log = logging.getLogger(__name__)
 
 
 class PromptReuse:
@@ -47,9 +50,18 @@ class PromptReuse:
             return
         row = taken.payload
         if surplus := len(taken.entry.tokens) - taken.matched:
-            row_caches.trim(row, surplus)
+            try:
+                row_caches.trim(row, surplus)
+            except Exception:
+                # The entry is gone, and the request goes on cold: slower, never wrong.
+                log.exception("an adopted prefix could not be trimmed by %d", surplus)
+                self.store.adoption_failed(
+                    taken, RejectReason.LAYOUT_CONSTRAINTS, seq_id=sequence.seq_id
+                )
+                return
         sequence.row = row
         sequence.prefilled = sequence.cached = taken.matched
+        sequence.chain_hits = taken.entry.hits
 
     def wants(self, sequence: Sequence) -> bool:
         """Whether a sequence's caches will be worth taking out of the batch when it ends."""
@@ -82,4 +94,5 @@ class PromptReuse:
             can_trim=row is not None and row_caches.can_trim(row),
             seq_id=sequence.seq_id,
             client=sequence.request.client,
+            hits=sequence.chain_hits,
         )

@@ -30,9 +30,9 @@ class Sequence:
     """A request with all that the engine knows of it. Times are the engine's monotonic clock.
 
     ``row`` holds the sequence's own caches while it is not in a batch; ``prefilled`` counts the
-    prompt tokens in them, ``cached`` of which were adopted. ``launched`` counts the tokens whose
-    sampling has been started: at most one more than ``generated`` holds. ``max_tokens`` is the
-    request's limit cut to the context.
+    prompt tokens in them, ``cached`` of which were adopted, from a conversation that was adopted
+    ``chain_hits`` times. ``launched`` counts the tokens whose sampling has been started: at most
+    one more than ``generated`` holds. ``max_tokens`` is the request's limit cut to the context.
     """
 
     seq_id: int
@@ -49,6 +49,7 @@ class Sequence:
     prompt: list[int] = field(default_factory=list)
     prefilled: int = 0
     cached: int = 0
+    chain_hits: int = 0
     generated: list[int] = field(default_factory=list)
     launched: int = 0
     emitted: int = 0

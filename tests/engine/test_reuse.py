@@ -92,3 +92,33 @@ async def test_another_signature_never_shares(core: Make) -> None:
     sequence.request = replace(sequence.request, template_signature="another")
     await warm.run()
     assert _cached(warm, request_id) == 0
+
+
+async def test_a_prefix_that_cannot_be_trimmed_is_a_miss(
+    core: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = random_prompt(1, 30)
+    warm, cold = core(cache=True), core()
+    output = (await warm.alone(prompt, max_tokens=4, ignore_eos=True)).tokens
+    exact = [*prompt, *output[:-1]]
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no trimming today")
+
+    monkeypatch.setattr("mlxceld.kv.row_caches.trim", fail)
+    request_id = warm.submit(exact, max_tokens=4, ignore_eos=True)
+    await warm.run()
+    assert _cached(warm, request_id) == 0
+    want = await cold.alone(exact, max_tokens=4, ignore_eos=True)
+    assert warm.results[request_id].tokens == want.tokens
+    assert warm.store.counters.hits == 0
+    assert warm.store.rejects.counts["layout_constraints"] == 1
+    warm.store.check()
+
+
+async def test_hits_go_with_the_conversation(core: Make) -> None:
+    warm = core(cache=True)
+    tokens = random_prompt(1, 30)
+    for turn in range(3):
+        tokens = [*tokens, *(await warm.alone(tokens, max_tokens=4, ignore_eos=True)).tokens, 7]
+        assert [entry.hits for entry in warm.store.entries()] == [turn]
