@@ -73,6 +73,8 @@ class LlamaFile:
             raise ModelError(
                 f"{file.path}: architecture {architecture!r} cannot be imported, only 'llama'"
             )
+        if file.metadata.get("split.count", 1) != 1:
+            raise ModelError(f"{file.path}: one part of a split model; merge the parts first")
         refuse_tensor_types(file)
         if self.number("expert_count", 0):
             raise ModelError(f"{file.path}: a mixture of experts cannot be imported")

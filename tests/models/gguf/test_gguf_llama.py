@@ -56,6 +56,7 @@ def test_without_an_output_tensor_the_embeddings_are_tied(tmp_path: Path) -> Non
     [
         ({"general__architecture": "gemma3"}, "architecture 'gemma3'"),
         ({"general__architecture": None}, "architecture None"),
+        ({"split__count": 3}, "one part of a split model"),
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__block_count": None}, r"llama\.block_count is None, expected a number"),
         ({"llama__context_length": "long"}, r"llama\.context_length is 'long'"),
