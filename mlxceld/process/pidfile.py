@@ -9,10 +9,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 NAME = "mlxceld.pid"
+
+_ATTEMPTS, _PAUSE_SECONDS = 10, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,12 @@ class StateLock:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyRunningError(self.path.parent, _described(fd)) from None
-        except BaseException:
+            locked = _lock(fd)
+        except OSError:
             os.close(fd)
             raise
+        if not locked:
+            raise AlreadyRunningError(self.path.parent, _described(fd))
         self._fd = fd
         self._write(Holder(os.getpid(), started_at=started_at))
 
@@ -105,6 +108,20 @@ def read_holder(state_dir: Path) -> Holder | None:
         return _described(fd)
     os.close(fd)
     return None
+
+
+def _lock(fd: int) -> bool:
+    """Lock for this process alone; False if another daemon has it."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # One who only looks holds it too, for an instant.
+            if attempt + 1 < _ATTEMPTS:
+                time.sleep(_PAUSE_SECONDS)
+        else:
+            return True
+    return False
 
 
 def _described(fd: int) -> Holder:
