@@ -1,0 +1,84 @@
+"""The public HTTP application."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from mlxceld.api import cache_stats, health, metrics, middleware
+from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
+from mlxceld.api.hosts import HostGuard
+from mlxceld.api.openai import models
+
+if TYPE_CHECKING:
+    from mlxceld.api.keys import ApiKeys
+    from mlxceld.config import Settings
+    from mlxceld.engine.client import EngineClient
+
+
+def create_app(
+    engine: EngineClient,
+    settings: Settings,
+    keys: ApiKeys,
+    *,
+    metrics_text: MetricsText,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    ids: Callable[[], str] = lambda: uuid.uuid4().hex,
+    keep_alive: float = 5.0,
+    stall_limit: float = 300.0,
+) -> web.Application:
+    """The application, ready for an AppRunner with ``handler_cancellation=True``.
+
+    Only with handler cancellation does a client that leaves end its request. ``clock`` is the
+    engine's monotonic clock and ``wall`` Unix time, in seconds. ``keep_alive`` is after how many
+    silent seconds a stream sends a comment; ``stall_limit`` from what age of a busy engine's
+    heartbeat ``/livez`` fails.
+    """
+    app = web.Application(
+        client_max_size=settings.max_body,
+        middlewares=[
+            middleware.request_ids,
+            middleware.errors,
+            middleware.browsers,
+            middleware.authentication,
+        ],
+    )
+    app[CONTEXT] = ApiContext(
+        engine=engine,
+        settings=settings,
+        keys=keys,
+        clock=clock,
+        wall=wall,
+        ids=ids,
+        metrics_text=metrics_text,
+        keep_alive=keep_alive,
+        stall_limit=stall_limit,
+        # The tokenizer has one lock: a second thread would only wait for it.
+        worker=ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize"),
+    )
+    app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
+    app.on_response_prepare.append(middleware.add_headers)
+    app.cleanup_ctx.append(_worker)
+    app.add_routes(
+        [
+            web.get("/v1/models", models.get_models),
+            web.get("/v1/models/{id:.+}", models.get_model),
+            web.get("/v1/cache/stats", cache_stats.get_cache_stats),
+            web.get("/metrics", metrics.get_metrics),
+            web.get("/livez", health.get_livez),
+            web.get("/readyz", health.get_readyz),
+            web.get("/health", health.get_health),
+        ]
+    )
+    return app
+
+
+async def _worker(app: web.Application) -> AsyncIterator[None]:
+    yield
+    app[CONTEXT].worker.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,114 @@
+"""The one shape in which the public API says no: OpenAI's error envelope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from mlxceld.engine.errors import (
+    ContextLengthError,
+    EngineError,
+    InvalidRequestError,
+    NotReadyError,
+    QueueFullError,
+)
+from mlxceld.engine.events import Failed, FailureKind
+
+CLIENT_CANCELLED = 499
+"""Status of a request that someone else cancelled; not a registered one, but widely understood."""
+
+_NOT_READY_RETRY_SECONDS = 2
+
+_TYPES = {429: "rate_limit_error", CLIENT_CANCELLED: "request_cancelled"}
+
+
+class ApiError(Exception):
+    """A refusal with its HTTP status.
+
+    ``param`` is the path of the offending field (``messages[0].content``), ``code`` a stable name
+    for programs.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def envelope(self) -> dict[str, Any]:
+        """``{"error": {"message", "type", "param", "code"}}``."""
+        kind = _TYPES.get(self.status)
+        if kind is None:
+            kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {
+            "error": {
+                "message": str(self),
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> web.Response:
+        """The error as a whole HTTP response."""
+        return web.json_response(self.envelope(), status=self.status, headers=self.headers)
+
+
+def invalid(param: str | None, message: str, *, code: str | None = None) -> ApiError:
+    """A 400 about one field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def not_ready(message: str) -> ApiError:
+    """A 503 that asks to come back."""
+    return ApiError(
+        503, message, code="not_ready", headers={"Retry-After": str(_NOT_READY_RETRY_SECONDS)}
+    )
+
+
+def from_engine(error: EngineError, *, prompt_param: str = "prompt") -> ApiError:
+    """What the engine's refusal means over HTTP; ``prompt_param`` is the prompt's field."""
+    if isinstance(error, ContextLengthError):
+        return invalid(prompt_param, str(error), code="context_length_exceeded")
+    if isinstance(error, InvalidRequestError):
+        return invalid(prompt_param if error.param == "prompt" else error.param, str(error))
+    if isinstance(error, QueueFullError):
+        return ApiError(
+            429, str(error), code="queue_full", headers={"Retry-After": str(error.retry_after)}
+        )
+    if isinstance(error, NotReadyError):
+        return not_ready(str(error))
+    return ApiError(500, str(error), code="internal_error")
+
+
+def from_failure(failed: Failed) -> ApiError:
+    """What a request's end by a fault means over HTTP."""
+    if failed.kind is FailureKind.SHUTDOWN:
+        return ApiError(503, failed.message, code=failed.kind.value, headers={"Retry-After": "5"})
+    return ApiError(500, failed.message, code=failed.kind.value)
+
+
+def timed_out(seconds: float) -> ApiError:
+    """The request took longer than the daemon allows; a retry would do the same again."""
+    return ApiError(
+        504,
+        f"the request took longer than request_timeout, {seconds:g} s",
+        code="timeout",
+        headers={"x-should-retry": "false"},
+    )
+
+
+def cancelled() -> ApiError:
+    """The request was cancelled through the admin API."""
+    return ApiError(CLIENT_CANCELLED, "the request was cancelled", code="request_cancelled")

@@ -1,0 +1,135 @@
+"""Which web pages may reach the API: against DNS rebinding and cross-origin requests."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from multidict import CIMultiDictProxy
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+_CORS_METHODS = "GET, POST, OPTIONS"
+_CORS_EXPOSED = "X-Request-Id, Retry-After"
+_CORS_MAX_AGE_SECONDS = 600
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's loopback by its spelling alone."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(value: str) -> str:
+    """The name in a Host header: lower case, without port, brackets and final dot."""
+    value = value.strip().lower()
+    if value.startswith("["):
+        return value[1:].partition("]")[0]
+    name, _, _ = value.partition(":") if value.count(":") == 1 else (value, "", "")
+    return name.removesuffix(".")
+
+
+class HostGuard:
+    """Says which Host headers and origins are welcome.
+
+    On loopback, a page whose name an attacker lets resolve to 127.0.0.1 still sends its own name
+    as Host, so only loopback names and ``allowed_hosts`` are taken there. ``cors_origins`` are the
+    origins whose pages may call the API; ``*`` stands for all.
+    """
+
+    def __init__(
+        self, bound_to: str, allowed_hosts: Iterable[str], cors_origins: Iterable[str]
+    ) -> None:
+        self._checks_hosts = is_loopback(host_name(bound_to))
+        self._hosts = frozenset(host_name(host) for host in allowed_hosts)
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in cors_origins)
+
+    def refused_host(self, headers: CIMultiDictProxy[str]) -> str | None:
+        """The Host header that is not welcome; None if all is well.
+
+        A request without one comes from no browser.
+        """
+        if not self._checks_hosts:
+            return None
+        for value in headers.getall("Host", ()):
+            name = host_name(value)
+            if not is_loopback(name) and name not in self._hosts:
+                return value
+        return None
+
+    def allows_origin(self, origin: str) -> bool:
+        """Whether the settings let pages of this origin call the API."""
+        return "*" in self._origins or origin.lower() in self._origins
+
+    def refused_origin(
+        self, method: str, scheme: str, headers: CIMultiDictProxy[str]
+    ) -> str | None:
+        """The origin whose page must not do this; None if all is well.
+
+        Reading is left to the browser's own same-origin rule. A bearer token without cookies can
+        not have been added by a browser on its own.
+        """
+        if method in _SAFE_METHODS:
+            return None
+        bearer = headers.get("Authorization", "").lower().startswith("bearer ")
+        if bearer and "Cookie" not in headers:
+            return None
+        origin = _last(headers, "Origin")
+        if origin is not None and self.allows_origin(origin):
+            return None
+        site = _last(headers, "Sec-Fetch-Site")
+        if site is not None:
+            return None if site in ("same-origin", "none") else origin or site
+        if origin is None:
+            return None
+        return None if _same_origin(origin, scheme, _last(headers, "Host") or "") else origin
+
+    def cors_headers(self, origin: str | None) -> Mapping[str, str]:
+        """What tells a browser that a page of ``origin`` may read the answer."""
+        if not self._origins:
+            return {}
+        if origin is None or not self.allows_origin(origin):
+            return {"Vary": "Origin"}
+        return {
+            "Vary": "Origin",
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Expose-Headers": _CORS_EXPOSED,
+        }
+
+    def preflight(self, method: str, headers: CIMultiDictProxy[str]) -> Mapping[str, str] | None:
+        """The answer to a browser's question before the request; None if it is not one."""
+        origin = headers.get("Origin")
+        if method != "OPTIONS" or "Access-Control-Request-Method" not in headers:
+            return None
+        if origin is None or not self.allows_origin(origin):
+            return None
+        asked = headers.get("Access-Control-Request-Headers", "Authorization, Content-Type")
+        return {
+            "Access-Control-Allow-Methods": _CORS_METHODS,
+            "Access-Control-Allow-Headers": asked,
+            "Access-Control-Max-Age": str(_CORS_MAX_AGE_SECONDS),
+        }
+
+
+def _last(headers: CIMultiDictProxy[str], name: str) -> str | None:
+    values = headers.getall(name, ())
+    return values[-1] if values else None
+
+
+def _same_origin(origin: str, scheme: str, host: str) -> bool:
+    try:
+        parts, own = urlsplit(origin), urlsplit(f"{scheme}://{host}")
+        return _place(parts.scheme, parts.hostname, parts.port) == _place(
+            own.scheme, own.hostname, own.port
+        )
+    except ValueError:
+        return False
+
+
+def _place(scheme: str, host: str | None, port: int | None) -> tuple[str, str | None, int | None]:
+    return scheme, host, port or {"http": 80, "https": 443}.get(scheme)

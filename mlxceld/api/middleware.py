@@ -1,0 +1,135 @@
+"""Around every public request: its id, every failure in the one shape, who may call."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID
+from mlxceld.api.errors import ApiError, from_engine
+from mlxceld.api.hosts import HostGuard
+from mlxceld.engine.errors import EngineError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+OPEN_ROUTES = frozenset({"/livez", "/readyz", "/health"})
+"""The routes that need no key."""
+
+_ID_HEADER = "X-Request-Id"
+_ID = re.compile(r"[!-~]{1,128}")
+
+GUARD: web.AppKey[HostGuard] = web.AppKey("host_guard", HostGuard)
+
+_log = logging.getLogger(__name__)
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Mark a response, streamed or not, with the request's id and what CORS needs.
+
+    This is a signal handler and no middleware, since a stream's headers have left before its
+    handler returns.
+    """
+    if REQUEST_ID in request:
+        response.headers[_ID_HEADER] = request[REQUEST_ID]
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers.update(request.app[GUARD].cors_headers(request.headers.get("Origin")))
+
+
+@web.middleware
+async def request_ids(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Take the caller's request id, or give one."""
+    given = request.headers.get(_ID_HEADER, "")
+    request[REQUEST_ID] = given if _ID.fullmatch(given) else request.app[CONTEXT].ids()
+    return await handler(request)
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every failure in the envelope; what nobody foresaw is logged."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return error.response()
+    except EngineError as error:
+        return from_engine(error).response()
+    except web.HTTPRequestEntityTooLarge:
+        limit = request.app[CONTEXT].settings.max_body
+        return ApiError(
+            413, f"the body is larger than max_body, {limit} bytes", code="body_too_large"
+        ).response()
+    except web.HTTPMethodNotAllowed as error:
+        allowed = sorted(error.allowed_methods)
+        return ApiError(
+            405,
+            f"{request.method} is not for {request.path}; use {' or '.join(allowed)}",
+            code="method_not_allowed",
+            headers={"Allow": ", ".join(allowed)},
+        ).response()
+    except web.HTTPNotFound:
+        return ApiError(
+            404, f"this server has no {request.method} {request.path}", code="unknown_url"
+        ).response()
+    except web.HTTPException as error:
+        return ApiError(error.status, error.reason).response()
+    except Exception:
+        _log.exception(
+            "request %s failed: %s %s", request[REQUEST_ID], request.method, request.path
+        )
+        return ApiError(
+            500,
+            "the daemon failed on this request; its log has the traceback",
+            code="internal_error",
+        ).response()
+
+
+@web.middleware
+async def browsers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse pages that have no business here, and answer the preflight of those that have."""
+    guard = request.app[GUARD]
+    if (host := guard.refused_host(request.headers)) is not None:
+        raise ApiError(
+            403,
+            f"the Host {host!r} is not served here; add its name to allowed_hosts",
+            code="host_not_allowed",
+        )
+    preflight = guard.preflight(request.method, request.headers)
+    if preflight is not None:
+        return web.Response(status=204, headers=preflight)
+    origin = guard.refused_origin(request.method, request.scheme, request.headers)
+    if origin is not None:
+        raise ApiError(
+            403,
+            f"pages of {origin!r} may not call this server; add the origin to cors_origins",
+            code="origin_not_allowed",
+        )
+    return await handler(request)
+
+
+@web.middleware
+async def authentication(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let in who shows a valid key, if keys are set."""
+    keys = request.app[CONTEXT].keys
+    if not keys.required or request.path in OPEN_ROUTES:
+        return await handler(request)
+    shown = _shown_key(request)
+    name = None if shown is None else keys.name_of(shown)
+    if name is None:
+        reason = "no API key was given" if shown is None else "the API key is not valid"
+        raise ApiError(
+            401,
+            f"{reason}; send one as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    request[CLIENT] = name
+    return await handler(request)
+
+
+def _shown_key(request: web.Request) -> bytes | None:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    key = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    # aiohttp keeps bytes that are not UTF-8 as surrogates.
+    return key.encode("utf-8", "surrogateescape") if key else None
