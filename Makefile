@@ -1,0 +1,39 @@
+# make demo   start a daemon, ask it a question, show its cache, stop it
+# make test   lint, then the tests
+# make lint   ruff, mypy and the import rules
+# make bench  compare with mlx_lm.server on one model (MODEL=folder; default: the demo's)
+# make clean  remove what the others made
+#
+# The first of them makes the virtual environment; it is made again when pyproject.toml changes.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MODEL ?= $(firstword $(wildcard .demo/models/*))
+
+.PHONY: demo test lint bench clean
+
+demo: $(STAMP)
+	$(BIN)/python scripts/demo.py
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	@test -n "$(MODEL)" || { echo "no model: run 'make demo' first, or give MODEL=folder" >&2; exit 2; }
+	$(BIN)/python scripts/bench_serving.py --model "$(MODEL)"
+
+clean:
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+		mlxceld.egg-info build dist
+	find mlxceld mlxctl tests scripts -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml scripts/setup.sh
+	sh scripts/setup.sh $(VENV)
+	touch $(STAMP)
