@@ -10,80 +10,45 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from mlxceld.config.units import (
+    ZERO_WORDS,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+    shown,
+)
+
+__all__ = [
+    "AddressKind",
+    "AutoSizeKind",
+    "BoolKind",
+    "ChoiceKind",
+    "DurationKind",
+    "HostKind",
+    "IntKind",
+    "Kind",
+    "OnlyOneKind",
+    "OptionalTextKind",
+    "PathKind",
+    "PathsKind",
+    "SizeKind",
+    "TextKind",
+    "TextsKind",
+    "format_duration",
+    "format_size",
+    "parse_duration",
+    "parse_size",
+]
 
 T = TypeVar("T")
 
-_ZERO_WORDS = ("never", "off")
 _TRUE_WORDS = ("true", "1", "yes", "on")
 _FALSE_WORDS = ("false", "0", "no", "off")
-
-_SIZE_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
-_SIZE = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
-_DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,9})?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-
-
-def parse_size(text: str) -> int:
-    """Bytes from ``8GiB`` (2^33), ``8GB`` (8e9) or plain digits; ``off`` and ``never`` are 0.
-
-    Raises ValueError with what was expected.
-    """
-    expected = f"expected a size like 8GiB, 500MB or a number of bytes, found {text!r}"
-    if text.lower() in _ZERO_WORDS:
-        return 0
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or match["unit"] not in _SIZE_UNITS:
-        raise ValueError(expected)
-    unit = _SIZE_UNITS[match["unit"]]
-    if "." in match["number"] and unit == 1:
-        raise ValueError(f"{expected}; there are no parts of a byte")
-    if "." in match["number"]:
-        return int(float(match["number"]) * unit)
-    return int(match["number"]) * unit
-
-
-def format_size(size: int) -> str:
-    """A size that :func:`parse_size` reads back as the same number, in IEC units where exact."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size and size % _SIZE_UNITS[unit] == 0:
-            return f"{size // _SIZE_UNITS[unit]}{unit}"
-    return str(size)
-
-
-def parse_duration(text: str) -> float:
-    """Seconds from ``90s``, ``15m``, ``2h`` or plain digits; ``off`` and ``never`` are 0.
-
-    Raises ValueError with what was expected.
-    """
-    if text.lower() in _ZERO_WORDS:
-        return 0.0
-    match = _DURATION.fullmatch(text.strip())
-    if match is None or match["unit"] not in _DURATION_UNITS:
-        raise ValueError(
-            f"expected a duration like 90s, 15m, 2h or a number of seconds, found {text!r}"
-        )
-    return float(match["number"]) * _DURATION_UNITS[match["unit"]]
-
-
-def format_duration(seconds: float) -> str:
-    """A duration that :func:`parse_duration` reads back as the same number."""
-    for unit in ("h", "m"):
-        if seconds and seconds % _DURATION_UNITS[unit] == 0:
-            return f"{int(seconds / _DURATION_UNITS[unit])}{unit}"
-    return f"{int(seconds)}s" if seconds == int(seconds) else f"{seconds:.9f}".rstrip("0") + "s"
+_HOST_NAME = re.compile(r"\w(?:[\w.-]*\w)?\.?")
 
 
 class Kind(Generic[T]):
@@ -92,6 +57,11 @@ class Kind(Generic[T]):
     metavar = "TEXT"
     expected = "text"
     many = False
+
+    @property
+    def item(self) -> Kind[Any]:
+        """The kind of each of several values; the kind itself where it takes one."""
+        return self
 
     def parse(self, text: str) -> T:
         """The value; raises ValueError whose text says what was expected and found."""
@@ -103,13 +73,15 @@ class Kind(Generic[T]):
 
 
 class TextKind(Kind[str]):
-    """Any text that is not empty."""
+    """Any text that is not empty; space around it does not count."""
 
     def parse(self, text: str) -> str:
         """See :class:`Kind`."""
         if not text.strip():
             raise ValueError("expected text, found nothing")
-        return text
+        if "\0" in text:
+            raise ValueError(f"expected text without NUL, found {shown(text)}")
+        return text.strip()
 
 
 class OptionalTextKind(Kind["str | None"]):
@@ -137,7 +109,7 @@ class BoolKind(Kind[bool]):
             return True
         if word in _FALSE_WORDS:
             return False
-        raise ValueError(f"expected true or false (or yes/no, on/off, 1/0), found {text!r}")
+        raise ValueError(f"expected true or false (or yes/no, on/off, 1/0), found {shown(text)}")
 
     def format(self, value: bool) -> str:
         """See :class:`Kind`."""
@@ -160,10 +132,10 @@ class IntKind(Kind[int]):
 
     def parse(self, text: str) -> int:
         """See :class:`Kind`."""
-        if self.zero_words and text.lower() in _ZERO_WORDS:
+        if self.zero_words and text.strip().lower() in ZERO_WORDS:
             return 0
         if _INTEGER.fullmatch(text.strip()) is None:
-            raise ValueError(f"expected {self.expected}, found {text!r}")
+            raise ValueError(f"expected {self.expected}, found {shown(text)}")
         number = int(text)
         if not self.least <= number <= self.most:
             raise ValueError(f"expected {self.expected}, found {number}")
@@ -182,7 +154,7 @@ class SizeKind(Kind[int]):
         """See :class:`Kind`."""
         size = parse_size(text)
         if size < self.least:
-            raise ValueError(f"expected at least {format_size(self.least)}, found {text!r}")
+            raise ValueError(f"expected at least {format_size(self.least)}, found {shown(text)}")
         return size
 
     def format(self, value: int) -> str:
@@ -209,14 +181,18 @@ class AutoSizeKind(Kind["int | None"]):
         return "auto" if value is None else format_size(value)
 
 
+@dataclass(frozen=True)
 class DurationKind(Kind[float]):
-    """Seconds."""
+    """Seconds; ``zero_words`` lets never and off mean 0."""
 
+    zero_words: bool = True
     metavar = "DURATION"
     expected = "a duration like 90s, 15m, 2h or a number of seconds"
 
     def parse(self, text: str) -> float:
         """See :class:`Kind`."""
+        if not self.zero_words and text.strip().lower() in ZERO_WORDS:
+            raise ValueError(f"expected {self.expected}, found {shown(text)}")
         return parse_duration(text)
 
     def format(self, value: float) -> str:
@@ -244,7 +220,7 @@ class ChoiceKind(Kind[str]):
         """See :class:`Kind`."""
         word = text.strip().lower()
         if word not in self.choices:
-            raise ValueError(f"expected {self.expected}, found {text!r}")
+            raise ValueError(f"expected {self.expected}, found {shown(text)}")
         return word
 
 
@@ -257,11 +233,11 @@ class PathKind(Kind["Path | None"]):
     def parse(self, text: str) -> Path | None:
         """See :class:`Kind`."""
         if not text.strip() or "\0" in text:
-            raise ValueError(f"expected a path, found {text!r}")
+            raise ValueError(f"expected a path, found {shown(text)}")
         try:
             return Path(text).expanduser()
         except RuntimeError as error:
-            raise ValueError(f"expected a path, found {text!r}: {error}") from None
+            raise ValueError(f"expected a path, found {shown(text)}: {error}") from None
 
     def format(self, value: Path | None) -> str:
         """See :class:`Kind`."""
@@ -274,9 +250,14 @@ class TextsKind(Kind["tuple[str, ...]"]):
     many = True
     expected = "a list of texts"
 
+    @property
+    def item(self) -> Kind[Any]:
+        """See :class:`Kind`."""
+        return TextKind()
+
     def parse(self, text: str) -> tuple[str, ...]:
         """See :class:`Kind`."""
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        return tuple(self.item.parse(part) for part in text.split(",") if part.strip())
 
     def format(self, value: tuple[str, ...]) -> str:
         """See :class:`Kind`."""
@@ -290,14 +271,42 @@ class PathsKind(Kind["tuple[Path, ...]"]):
     metavar = "PATH"
     expected = "a list of paths"
 
+    @property
+    def item(self) -> Kind[Any]:
+        """See :class:`Kind`."""
+        return PathKind()
+
     def parse(self, text: str) -> tuple[Path, ...]:
         """See :class:`Kind`."""
-        parts = TextsKind().parse(text)
-        return tuple(path for part in parts if (path := PathKind().parse(part)) is not None)
+        return tuple(self.item.parse(part.strip()) for part in text.split(",") if part.strip())
 
     def format(self, value: tuple[Path, ...]) -> str:
         """See :class:`Kind`."""
         return ",".join(map(str, value))
+
+
+class HostKind(Kind[str]):
+    """A host name or address, without a port; brackets around an IPv6 address are taken off."""
+
+    metavar = "HOST"
+    expected = "a host name or address, without a port"
+
+    def parse(self, text: str) -> str:
+        """See :class:`Kind`."""
+        host = text.strip()
+        bracketed = host[:1] == "[" and host[-1:] == "]"
+        inner = host[1:-1] if bracketed else host
+        if ":" in inner or bracketed:
+            # Imported here: hardly a start needs it.
+            import ipaddress
+
+            try:
+                ipaddress.IPv6Address(inner)
+            except ValueError:
+                raise ValueError(f"expected {self.expected}, found {shown(text)}") from None
+        elif _HOST_NAME.fullmatch(inner) is None:
+            raise ValueError(f"expected {self.expected}, found {shown(text)}")
+        return inner
 
 
 class AddressKind(Kind["str | None"]):
@@ -308,10 +317,15 @@ class AddressKind(Kind["str | None"]):
 
     def parse(self, text: str) -> str | None:
         """See :class:`Kind`."""
-        host, colon, port = text.strip().rpartition(":")
-        good = colon and host and port.isascii() and port.isdigit() and int(port) < 65536
-        if not good or (":" in host and not (host[0] == "[" and host[-1] == "]")):
-            raise ValueError(f"expected {self.expected}, found {text!r}")
+        host, _, port = text.strip().rpartition(":")
+        try:
+            # A bare IPv6 host would leave it open where the port begins.
+            known = HostKind().parse(host) if ":" not in host or host[0] == "[" else ""
+            number = IntKind(0, 65535).parse(port) if port.isdigit() else -1
+        except ValueError:
+            known, number = "", -1
+        if not known or number < 0:
+            raise ValueError(f"expected {self.expected}, found {shown(text)}")
         return text.strip()
 
     def format(self, value: str | None) -> str:
@@ -328,5 +342,5 @@ class OnlyOneKind(Kind[bool]):
     def parse(self, text: str) -> bool:
         """See :class:`Kind`."""
         if text != "1":
-            raise ValueError(f"expected exactly 1, found {text!r}")
+            raise ValueError(f"expected exactly 1, found {shown(text)}")
         return True

@@ -15,11 +15,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class KindParam(click.ParamType[Any]):
-    """A setting's kind as a click type: a bad value is a usage error."""
+    """A setting's kind as a click type: a bad value is a usage error.
+
+    Of a setting that takes several values, each is a flag of its own, taken whole.
+    """
 
     def __init__(self, row: Setting) -> None:
         self.name = row.kind.metavar.lower()
-        self._kind = row.kind
+        self._kind = row.kind.item
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read the flag's text."""
@@ -34,7 +37,9 @@ class KindParam(click.ParamType[Any]):
 class SettingOption(click.Option):
     """An option of the table; its section groups it in the help."""
 
-    section: str = ""
+    def __init__(self, *args: Any, section: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
 
 
 class SettingsCommand(click.Command):
@@ -57,9 +62,8 @@ class SettingsCommand(click.Command):
 def settings_options(command: F) -> F:
     """Give a click command every setting as an option, and ``--config``."""
     for row in reversed(_sorted_rows()):
-        for extra in row.flags[1:]:
-            command = _optional_value(row, extra)(command)
-        command = _option(row)(command)
+        for option in reversed(_options(row)):
+            command = option(command)
     return click.option(
         "--config",
         "config",
@@ -75,15 +79,20 @@ def resolve_from_click(
 ) -> ResolvedSettings:
     """Resolve the settings from a command's keyword arguments; others than ours are passed over.
 
-    Raises ConfigFileError.
+    Raises ConfigFileError, and click.UsageError where two flags of a setting contradict.
     """
     flags: dict[str, Any] = {}
     for name, row in SETTINGS.items():
-        for key in (_key(row), *(_key(row, extra) for extra in row.flags[1:])):
-            value = params.get(key)
-            if value is not None and value != ():
-                flags[name] = _joined(value) if row.kind.many else value
-                break
+        given = {
+            spelling: value
+            for spelling, key in _keys(row)
+            if (value := params.get(key)) is not None and value != ()
+        }
+        values = list(given.values())
+        if values and any(value != values[0] for value in values):
+            raise click.UsageError(f"{' and '.join(given)} say different things")
+        if values:
+            flags[name] = values[0]
     return resolve(flags, environ=environ, config_file=params.get("config"))
 
 
@@ -92,60 +101,41 @@ def _sorted_rows() -> list[Setting]:
     return sorted(SETTINGS.values(), key=lambda row: order.index(row.spec.section))
 
 
-def _key(row: Setting, flag: str = "") -> str:
+def _keys(row: Setting) -> list[tuple[str, str]]:
+    """The setting's flags, each with the name of its parameter."""
     name = row.name.replace(".", "__")
-    return name + ("__" + flag.lstrip("-").replace("-", "_") if flag else "")
+    extras = [(flag, f"{name}__{flag[2:].replace('-', '_')}") for flag in row.flags[1:]]
+    return [(row.flags[0], name), *extras]
 
 
-def _option(row: Setting) -> Callable[[F], F]:
-    names = [row.flags[0]] if row.is_switch else row.flags[0].split("/")
+def _options(row: Setting) -> list[Callable[[F], F]]:
+    (flag, key), *extras = _keys(row)
     notes = f"[env: {', '.join(row.env)}; default: {row.default_text()}]"
-    options: dict[str, Any] = {"default": None, "help": f"{row.spec.help} {notes}"}
-    if not row.is_switch:
-        options |= {
-            "type": KindParam(row),
-            "metavar": row.kind.metavar,
-            "multiple": row.kind.many,
-        }
-        if row.kind.many:
-            options["default"] = ()
-    return _with_section(row, click.option(_key(row), *names, cls=SettingOption, **options))
+    options: dict[str, Any] = {
+        "default": None,
+        "help": f"{row.spec.help} {notes}",
+        "cls": SettingOption,
+        "section": row.spec.section,
+    }
+    if row.is_switch:
+        first = click.option(key, flag, **options)
+    else:
+        typed = {"type": KindParam(row), "metavar": row.kind.metavar, "multiple": row.kind.many}
+        first = click.option(key, *flag.split("/"), **options | typed)
+    return [first, *(_optional_value(row, *extra) for extra in extras)]
 
 
-def _optional_value(row: Setting, flag: str) -> Callable[[F], F]:
+def _optional_value(row: Setting, flag: str, key: str) -> Callable[[F], F]:
     """The alias of a switch that takes an optional value: ``--prompt-cache-enabled[=BOOL]``."""
-    return _with_section(
-        row,
-        click.option(
-            _key(row, flag),
-            flag,
-            cls=SettingOption,
-            type=KindParam(row),
-            is_flag=False,
-            flag_value="true",
-            default=None,
-            metavar="BOOL",
-            help=f"The same as {row.flags[0]}, with a value.",
-        ),
+    return click.option(
+        key,
+        flag,
+        cls=SettingOption,
+        section=row.spec.section,
+        type=KindParam(row),
+        is_flag=False,
+        flag_value="true",
+        default=None,
+        metavar="[BOOL]",
+        help=f"The same as {row.flags[0]}, with a value.",
     )
-
-
-def _with_section(row: Setting, decorator: Callable[[Any], Any]) -> Callable[[F], F]:
-    def apply(command: F) -> F:
-        decorated = decorator(command)
-        params: list[click.Parameter] = getattr(decorated, "__click_params__", None) or getattr(
-            decorated, "params", []
-        )
-        # Decorators apply from the last to the first: the option just made is the newest.
-        newest = params[-1]
-        if isinstance(newest, SettingOption):
-            newest.section = row.spec.section
-        typed: F = decorated
-        return typed
-
-    return apply
-
-
-def _joined(value: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
-    """A repeated flag's values in one tuple; each occurrence was read as a list."""
-    return tuple(item for part in value for item in part)

@@ -77,4 +77,9 @@ def find_admin_socket(environ: Mapping[str, str] | None = None) -> Path:
 
 def _home(environ: Mapping[str, str]) -> Path:
     home = environ.get("HOME")
-    return Path(home) if home else Path.home()
+    if home:
+        return Path(home)
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")  # a user who is not in the user database, as login(1) has it

@@ -25,7 +25,7 @@ END = "<!-- end -->"
 def yaml_text() -> str:
     """The settings file with every setting commented out at its default."""
     lines = [
-        "# Settings of mlxceld. Every line below is a default: take off the # to change it.",
+        "# Settings of mlxceld, each commented out at its default: take off its # to change it.",
         "# A flag of `mlxceld serve` wins over an environment variable, and that over this file.",
         "# Check the file with: mlxceld check-config --config FILE",
     ]
@@ -35,7 +35,8 @@ def yaml_text() -> str:
     for group, rows in groups.items():
         indent = "  " if group else ""
         if group:
-            lines += ["", f"#{group}:"]
+            # Not commented out, so that one line below can be used without a second.
+            lines += ["", f"{group}:"]
         for row in rows:
             lines.append("")
             help_text = f"{row.spec.help} {row.kind.expected[:1].upper()}{row.kind.expected[1:]}."
@@ -51,7 +52,7 @@ def settings_table() -> str:
         (
             (
                 f"`{row.name}`",
-                ", ".join(f"`{flag}`" for flag in row.flags),
+                ", ".join(f"`{flag}`" for flag in _flags(row)),
                 ", ".join(f"`{name}`" for name in row.env),
                 _escape(row.default_text()),
                 _escape(row.spec.help),
@@ -102,6 +103,10 @@ def main() -> None:
     for path, text in rendered(Path.cwd()):
         path.write_text(text, encoding="utf-8")
         sys.stdout.write(f"{path}\n")
+
+
+def _flags(row: Setting) -> list[str]:
+    return [row.flags[0], *(f"{flag}[=BOOL]" for flag in row.flags[1:])]
 
 
 def _yaml_default(row: Setting) -> str:

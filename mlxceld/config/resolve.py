@@ -68,32 +68,31 @@ def resolve(
     warning.
     """
     environ = os.environ if environ is None else environ
-    if config_file is None and search:
-        config_file = _find_file(environ)
-    from_file = read_file(config_file) if config_file is not None else {}
     notes: list[str] = []
     warnings: list[str] = []
+    file, from_file = _from_file(environ, config_file, search, notes)
+    file_base = file.parent if file is not None else Path()
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     for name, row in SETTINGS.items():
-        variable, from_env = _read_env(row, environ, warnings)
+        variables = _read_env(row, environ, warnings)
+        given = [row.flags[0]] if name in flags else []
+        given += variables
+        notes += [f"{given[0]} is given, so {loser} is ignored" for loser in given[1:]]
         base = Path.cwd()
         if name in flags:
             values[name], sources[name] = flags[name], Source.FLAG
-            if variable is not None:
-                notes.append(f"{row.flags[0]} is given, so {variable} is ignored")
-        elif variable is not None:
-            values[name], sources[name] = from_env, Source.ENV
-        elif name in from_file and config_file is not None:
-            values[name], sources[name] = from_file[name], Source.FILE
-            base = config_file.absolute().parent
+        elif variables:
+            values[name], sources[name] = variables[given[0]], Source.ENV
+        elif name in from_file:
+            values[name], sources[name], base = from_file[name], Source.FILE, file_base
         else:
             values[name], sources[name] = row.default, Source.DEFAULT
             if name == "state_dir":
                 values[name] = paths.default_state_dir(environ)
         values[name] = _absolute(name, values[name], base)
     settings = cast(Settings, _build(Settings(), values, ""))
-    return ResolvedSettings(settings, sources, tuple(notes), tuple(warnings), config_file)
+    return ResolvedSettings(settings, sources, tuple(notes), tuple(warnings), file)
 
 
 def effective(resolved: ResolvedSettings) -> list[EffectiveRow]:
@@ -114,26 +113,49 @@ def value_of(settings: Settings, name: str) -> Any:
     return value
 
 
-def _find_file(environ: Mapping[str, str]) -> Path | None:
-    named = environ.get(CONFIG_ENV)
-    if named:
-        return Path(named).expanduser()
-    return next((path for path in paths.config_files(environ) if path.is_file()), None)
+def _from_file(
+    environ: Mapping[str, str], given: Path | None, search: bool, notes: list[str]
+) -> tuple[Path | None, dict[str, Any]]:
+    """The file that counts, as an absolute path, and what it sets."""
+    named = environ.get(CONFIG_ENV) if search else None
+    if given is not None and named:
+        notes.append(f"--config is given, so {CONFIG_ENV} is ignored")
+    path = given or (Path(named) if named else None)
+    if path is None and search:
+        path = next(filter(_is_file, paths.config_files(environ)), None)
+    if path is None:
+        return None, {}
+    path = _expanded(path)
+    return path.absolute(), read_file(path)
 
 
-def _read_env(
-    row: Setting, environ: Mapping[str, str], warnings: list[str]
-) -> tuple[str | None, Any]:
-    """The first of the setting's variables that is set to something usable, and its value."""
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder that this process may not look into
+        return False
+
+
+def _expanded(path: Path) -> Path:
+    """The path with a leading ``~`` replaced, or as it is where there is no such user."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def _read_env(row: Setting, environ: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:
+    """The setting's variables that are set to something usable, with their values."""
+    found: dict[str, Any] = {}
     for variable in row.env:
         text = environ.get(variable, "")
         if not text:
             continue
         try:
-            return variable, row.parse_env(text)
+            found[variable] = row.parse_env(text)
         except ValueError as error:
             warnings.append(f"{variable} is ignored: {error}")
-    return None, None
+    return found
 
 
 def _absolute(name: str, value: Any, base: Path) -> Any:
@@ -143,9 +165,18 @@ def _absolute(name: str, value: Any, base: Path) -> Any:
     if isinstance(value, tuple):
         return tuple(_absolute(name, item, base) for item in value)
     if name == "model" and isinstance(value, str):
-        local = base / Path(value).expanduser()
-        return str(local) if local.exists() and value != "demo" else value
+        return _model(value, base)
     return value
+
+
+def _model(name: str, base: Path) -> str:
+    """A model that is, or can only be, a path made absolute; other names as they are."""
+    local = base / _expanded(Path(name))
+    sure = name.startswith(("/", "./", "../", "~")) or name.lower().endswith(".gguf")
+    try:
+        return str(local) if name != "demo" and (sure or local.exists()) else name
+    except OSError:  # too long for a path, or in a folder that is closed
+        return name
 
 
 def _build(group: Any, values: Mapping[str, Any], prefix: str) -> Any:

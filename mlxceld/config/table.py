@@ -9,53 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from mlxceld.config import kinds
 from mlxceld.config.kinds import Kind
-
-T = TypeVar("T")
+from mlxceld.config.spec import Spec, setting
 
 _SIZING = (
     "To size the store, measure snapshot_bytes after one turn and multiply by the number of"
     " entries expected to be resident."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a field of the table declares beside its name and default."""
-
-    kind: Kind[Any]
-    help: str
-    section: str
-    flags: tuple[str, ...] = ()
-    env_aliases: tuple[str, ...] = ()
-    env_kind: Kind[Any] | None = None
-    default_text: str = ""
-    live: bool = False
-
-
-def setting(
-    kind: Kind[T],
-    *,
-    default: T,
-    help: str,
-    section: str,
-    flags: tuple[str, ...] = (),
-    env_aliases: tuple[str, ...] = (),
-    env_kind: Kind[Any] | None = None,
-    default_text: str = "",
-    live: bool = False,
-) -> T:
-    """Declare a setting.
-
-    ``flags`` replace the flag that follows from the name; ``env_aliases`` are further variable
-    names; ``env_kind`` reads the environment where it differs; ``default_text`` says what the
-    default comes to; ``live`` settings are re-read while the daemon runs.
-    """
-    spec = Spec(kind, help, section, flags, env_aliases, env_kind, default_text, live)
-    return field(default=default, metadata={"setting": spec})
 
 
 @dataclass(frozen=True)
@@ -237,7 +200,7 @@ class Settings:
         section="Model",
     )
     host: str = setting(
-        kinds.TextKind(),
+        kinds.HostKind(),
         default="127.0.0.1",
         help="Address that the public API listens on.",
         section="Network",
@@ -295,9 +258,9 @@ class Settings:
         section="Serving",
     )
     drain_timeout: float = setting(
-        kinds.DurationKind(),
+        kinds.DurationKind(zero_words=False),  # 0 is no wait at all, the opposite of never
         default=30.0,
-        help="How long a stop waits for running requests.",
+        help="How long a stop waits for running requests; 0 is not at all.",
         section="Daemon",
     )
     max_batch_size: int = setting(
@@ -365,6 +328,11 @@ class Setting:
     def kind(self) -> Kind[Any]:
         """How its values are read."""
         return self.spec.kind
+
+    @property
+    def optional(self) -> bool:
+        """Whether nothing (null) can be given, for the default."""
+        return self.default is None or self.default == Path()
 
     @property
     def is_switch(self) -> bool:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlxceld.config.kinds import Kind
 from mlxceld.config.table import SETTINGS, Setting
+from mlxceld.config.units import shown
+
+MAX_BYTES = 2**20
+"""The longest file that is read: far more than every setting takes, and no endless device."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileError:
-    """One thing wrong in the file, with the place of it. Lines and columns count from 1."""
+    """One thing wrong in the file, with the place of it.
+
+    Lines and columns count from 1; line 0 means the file as a whole.
+    """
 
     path: Path
     line: int
@@ -22,8 +30,9 @@ class FileError:
     text: str
 
     def __str__(self) -> str:
-        key = f" {self.key}:" if self.key else ""
-        return f"{self.path}:{self.line}:{self.column}{key} {self.text}"
+        place = f":{self.line}:{self.column}" if self.line else ":"
+        key = self.key if self.key.isprintable() else shown(self.key)
+        return f"{self.path}{place} {f'{key}: ' if key else ''}{self.text}"
 
 
 class ConfigFileError(Exception):
@@ -40,41 +49,61 @@ class ConfigFileError(Exception):
 def read_file(path: Path) -> dict[str, Any]:
     """The settings that a file gives, by name, as values of their kinds.
 
-    Raises ConfigFileError with every error at once.
+    A setting given as nothing (null) is left out where its default is to be absent. Raises
+    ConfigFileError with every error at once.
     """
-    # Imported here: most programs that know the settings never read a file.
-    import yaml
-
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise _whole(path, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise _whole(
-            path,
-            f"expected UTF-8 text, found byte {error.object[error.start]:#04x}"
-            f" at offset {error.start}",
-        ) from error
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        what = " ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigFileError([FileError(path, *at, "", f"not valid YAML: {what}")]) from error
-    except yaml.YAMLError as error:
-        raise _whole(path, f"not valid YAML: {error}") from error
+    root = _compose(path, _read_text(path))
     if root is None:
         return {}
     reader = _Reader(path)
-    reader.mapping(root, "")
+    reader.root(root)
     if reader.errors:
         raise ConfigFileError(sorted(reader.errors, key=lambda e: (e.line, e.column)))
     return reader.values
 
 
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _whole(path, f"cannot be read: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise _whole(path, f"expected at most {MAX_BYTES} bytes, found more")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        what = f"expected UTF-8 text, found byte {data[error.start]:#04x}"
+        raise ConfigFileError([FileError(path, *_place(before), "", what)]) from error
+
+
+def _compose(path: Path, text: str) -> Any:
+    """The tree of nodes, None for a file without any."""
+    # Imported here: most programs that know the settings never read a file.
+    import yaml
+
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        what = " ".join(part for part in (error.context, error.problem) if part)
+    except yaml.reader.ReaderError as error:
+        at = _place(text[: error.position])
+        what = f"character {error.character:#06x} is not allowed"
+    except RecursionError:
+        at, what = (0, 0), "it is nested too deeply"
+    raise ConfigFileError([FileError(path, *at, "", f"not valid YAML: {what}")])
+
+
+def _place(before: str) -> tuple[int, int]:
+    """The line and column, from 1, that follow a text."""
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
 def _whole(path: Path, text: str) -> ConfigFileError:
-    return ConfigFileError([FileError(path, 1, 1, "", text)])
+    return ConfigFileError([FileError(path, 0, 0, "", text)])
 
 
 class _Reader:
@@ -86,58 +115,79 @@ class _Reader:
         self._path = path
         self._seen: dict[str, int] = {}
 
-    def mapping(self, node: Any, prefix: str) -> None:
-        if node.id != "mapping":
-            name = prefix or "the file"
-            self._error(node, prefix, f"expected {name} to be a mapping, found {_found(node)}")
-            return
+    def root(self, node: Any) -> None:
+        if node.id == "mapping":
+            self._entries(node, "")
+        elif not _is_null(node):
+            self._error(node, "", f"expected a mapping of settings, found {_found(node)}")
+
+    def _entries(self, node: Any, prefix: str) -> None:
         for key_node, value_node in node.value:
-            if key_node.id != "scalar":
+            if key_node.id != "scalar" or _is_null(key_node):
                 self._error(key_node, prefix, f"expected a name, found {_found(key_node)}")
                 continue
-            self._entry(
-                key_node, value_node, f"{prefix}.{key_node.value}" if prefix else key_node.value
-            )
+            name = f"{prefix}.{key_node.value}" if prefix else key_node.value
+            self._entry(key_node, value_node, name)
 
     def _entry(self, key_node: Any, value_node: Any, name: str) -> None:
-        if name in _GROUPS:
-            self.mapping(value_node, name)
-            return
         row = SETTINGS.get(name)
-        if row is None:
-            self._error(key_node, name, f"no such setting{_did_you_mean(name)}")
+        if row is None and name not in _GROUPS:
+            merge = key_node.tag == "tag:yaml.org,2002:merge"
+            hint = "; merge keys are not read" if merge else _did_you_mean(name)
+            self._error(key_node, name, f"no such setting{hint}")
             return
         if name in self._seen:
-            first = self._seen[name]
-            self._error(key_node, name, f"given twice; the first is on line {first}")
+            self._error(key_node, name, f"given twice; the first is on line {self._seen[name]}")
             return
         self._seen[name] = key_node.start_mark.line + 1
+        # What an alias stands for is further up; an error is where it is used.
+        aliased = value_node.start_mark.index < key_node.start_mark.index
+        at = key_node if aliased else value_node
+        if row is None:
+            self._group(value_node, name, at)
+        elif not (row.optional and _is_null(value_node)):
+            self._setting(row, value_node, at)
+
+    def _setting(self, row: Setting, node: Any, at: Any) -> None:
+        if not row.kind.many or node.id != "sequence":
+            value = self._parse(row.kind, node, at, row.name)
+        else:
+            value = tuple(
+                self._parse(row.kind.item, item, item if at is node else at, row.name)
+                for item in node.value
+            )
+        self.values[row.name] = value
+
+    def _parse(self, kind: Kind[Any], node: Any, at: Any, name: str) -> Any:
+        """The value of a scalar as it is written: ``off`` is that word, and ``08`` is 8."""
+        if node.id != "scalar" or _is_null(node) or node.tag not in _TEXT_TAGS:
+            self._error(at, name, f"expected {kind.expected}, found {_found(node)}")
+            return None
         try:
-            self.values[name] = _value(row, value_node)
+            return kind.parse(node.value)
         except ValueError as error:
-            self._error(value_node, name, str(error))
+            self._error(at, name, str(error))
+            return None
+
+    def _group(self, node: Any, name: str, at: Any) -> None:
+        if node.id == "mapping":
+            self._entries(node, name)
+        elif not _is_null(node):  # all of a group may be commented out
+            switch = f"{name}.enabled"
+            hint = f"; did you mean {switch}?" if switch in SETTINGS else ""
+            found = _found(node)
+            self._error(at, name, f"expected a mapping of settings, found {found}{hint}")
 
     def _error(self, node: Any, key: str, text: str) -> None:
         mark = node.start_mark
         self.errors.append(FileError(self._path, mark.line + 1, mark.column + 1, key, text))
 
 
-def _value(row: Setting, node: Any) -> Any:
-    if row.kind.many:
-        items = node.value if node.id == "sequence" else [node]
-        found: list[Any] = []
-        for item in items:
-            if item.id != "scalar" or _is_null(item):
-                raise ValueError(f"expected {row.kind.expected}, found {_found(item)}")
-            found.extend(row.kind.parse(item.value))
-        return tuple(found)
-    if node.id != "scalar":
-        raise ValueError(f"expected {row.kind.expected}, found {_found(node)}")
-    if _is_null(node):
-        if row.default is None:
-            return None
-        raise ValueError(f"expected {row.kind.expected}, found nothing")
-    return row.kind.parse(node.value)
+_TEXT_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in ("str", "int", "float", "bool", "timestamp", "merge", "value")
+)
+"""What plain text may look like to YAML, or be said to be; others would need to be built."""
 
 
 def _is_null(node: Any) -> bool:
@@ -145,9 +195,12 @@ def _is_null(node: Any) -> bool:
 
 
 def _found(node: Any) -> str:
-    if node.id == "scalar":
-        return "nothing" if _is_null(node) else repr(node.value)
-    return "a list" if node.id == "sequence" else "a mapping"
+    if node.id != "scalar":
+        return "a list" if node.id == "sequence" else "a mapping"
+    if _is_null(node):
+        return "nothing"
+    tag = "" if node.tag in _TEXT_TAGS else f" with the tag {shown(node.tag)}"
+    return f"{shown(node.value)}{tag}"
 
 
 def _groups() -> Iterator[str]:
@@ -161,17 +214,11 @@ _GROUPS = frozenset(_groups())
 
 
 def _did_you_mean(name: str) -> str:
-    """The nearest names; a flag or a variable in place of the key counts as near."""
-    spellings: Mapping[str, str] = {
-        spelling: row.name
-        for row in SETTINGS.values()
-        for spelling in (
-            row.name,
-            row.name.replace(".", "_"),
-            row.name.rpartition(".")[2],
-            row.env[0].lower().removeprefix("mlxcel_"),
-        )
-    }
+    """The nearest names; a flag, a variable or a name without its group counts as near."""
+    spellings: dict[str, set[str]] = {group: {group} for group in _GROUPS}
+    for row in SETTINGS.values():
+        for spelling in (row.name, row.name.replace(".", "_"), row.name.rpartition(".")[2]):
+            spellings.setdefault(spelling, set()).add(row.name)
     wanted = name.lower().lstrip("-").replace("-", "_").removeprefix("mlxcel_")
-    near = difflib.get_close_matches(wanted, [*spellings, *_GROUPS], n=1, cutoff=0.6)
-    return f"; did you mean {spellings.get(near[0], near[0])}?" if near else ""
+    near = difflib.get_close_matches(wanted[:100], spellings, n=1, cutoff=0.6)
+    return f"; did you mean {' or '.join(sorted(spellings[near[0]]))}?" if near else ""
