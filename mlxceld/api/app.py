@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mlxceld.api import cache_stats, health, metrics, middleware
+from mlxceld.api import cache_stats, health, metrics, middleware, tokenize
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
 from mlxceld.api.hosts import HostGuard
-from mlxceld.api.openai import models
+from mlxceld.api.openai import chat, completions, models
 
 if TYPE_CHECKING:
     from mlxceld.api.keys import ApiKeys
@@ -67,6 +67,10 @@ def create_app(
     app.cleanup_ctx.append(_worker)
     app.add_routes(
         [
+            web.post("/v1/chat/completions", chat.post_chat_completions),
+            web.post("/v1/completions", completions.post_completions),
+            web.post("/tokenize", tokenize.post_tokenize),
+            web.post("/detokenize", tokenize.post_detokenize),
             web.get("/v1/models", models.get_models),
             web.get("/v1/models/{id:.+}", models.get_model),
             web.get("/v1/cache/stats", cache_stats.get_cache_stats),

@@ -1,0 +1,207 @@
+"""Starts a request's sequences and brings their events together, whatever the API's form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID, ApiContext
+from mlxceld.api.errors import cancelled, from_engine, from_failure, invalid, timed_out
+from mlxceld.engine.errors import EngineError, InvalidRequestError
+from mlxceld.engine.events import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    TokenLogprob,
+    Usage,
+)
+from mlxceld.engine.request import RAW_PROMPT_SIGNATURE, GenerationRequest, SamplingParams
+from mlxceld.engine.stream import EventStream
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to generate: for every prompt one choice for each of ``sampling``.
+
+    Choices are numbered prompt by prompt. ``prompt_param`` is the field that errors about the
+    prompt name.
+    """
+
+    endpoint: str
+    prompts: Sequence[Sequence[int]]
+    sampling: Sequence[SamplingParams]
+    session: str
+    stream: bool
+    prompt_param: str
+    template_signature: str = RAW_PROMPT_SIGNATURE
+
+
+@dataclass(slots=True)
+class Choice:
+    """One finished answer."""
+
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    reason: str = ""
+
+
+class EventGroup:
+    """The events of a request's sequences in one place; leaving it cancels those that still run.
+
+    Use as an asynchronous context manager.
+    """
+
+    def __init__(self, streams: Sequence[EventStream]) -> None:
+        self._streams = streams
+        self._ready: deque[tuple[int, Event]] = deque()
+        self._wakeup = asyncio.Event()
+        self._pumps: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        if len(self._streams) > 1:
+            self._pumps = [
+                asyncio.create_task(self._pump(index, stream))
+                for index, stream in enumerate(self._streams)
+            ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for stream in self._streams:
+            stream.cancel()
+        for pump in self._pumps:
+            pump.cancel()
+
+    @property
+    def over(self) -> bool:
+        """Whether the last event has been taken."""
+        return not self._ready and all(stream.over for stream in self._streams)
+
+    async def take(self, until: float | None = None) -> list[tuple[int, Event]]:
+        """All events that have come, each with its choice's number; waits for the first.
+
+        Empty if none came before ``until``, a time of the event loop's clock in seconds.
+        """
+        try:
+            async with asyncio.timeout_at(until):
+                if not self._pumps:
+                    stream = self._streams[0]
+                    first = await anext(stream)
+                    return [(0, first), *((0, event) for event in stream.drain())]
+                await self._wakeup.wait()
+        except TimeoutError:
+            return []
+        self._wakeup.clear()
+        events = list(self._ready)
+        self._ready.clear()
+        return events
+
+    async def _pump(self, index: int, stream: EventStream) -> None:
+        async for event in stream:
+            self._ready.append((index, event))
+            self._wakeup.set()
+
+
+class UsageSum:
+    """The token counts of a whole request: a prompt counts once, whatever its choices."""
+
+    def __init__(self, choices_per_prompt: int) -> None:
+        self._per_prompt = choices_per_prompt
+        self._prompt = self._completion = self._cached = 0
+
+    def add(self, choice: int, usage: Usage) -> None:
+        """Count a finished choice."""
+        self._completion += usage.completion_tokens
+        if choice % self._per_prompt == 0:
+            self._prompt += usage.prompt_tokens
+            self._cached += usage.cached_tokens
+
+    @property
+    def total(self) -> Usage:
+        """The counts so far."""
+        return Usage(self._prompt, self._completion, self._cached)
+
+
+def start(request: web.Request, plan: Plan) -> list[EventStream]:
+    """Queue all of a plan's sequences or none; raises ApiError."""
+    context = request.app[CONTEXT]
+    count = len(plan.prompts) * len(plan.sampling)
+    room = context.settings.max_queue + context.settings.max_batch_size
+    if count > room:
+        raise invalid(
+            plan.prompt_param,
+            f"the request asks for {count} choices at once; this server takes up to {room}",
+        )
+    try:
+        try:
+            return context.engine.submit(_requests(request, plan, request[REQUEST_ID]))
+        except InvalidRequestError as error:
+            if error.param != "id":
+                raise
+            # The caller's id is in flight already, as after a retry: the engine needs its own.
+            return context.engine.submit(_requests(request, plan, context.ids()))
+    except EngineError as error:
+        raise from_engine(error, prompt_param=plan.prompt_param) from None
+
+
+async def gather(
+    context: ApiContext, streams: Sequence[EventStream], choices_per_prompt: int
+) -> tuple[list[Choice], Usage]:
+    """Wait for every choice; raises ApiError if one ends by anything but itself or its limit."""
+    texts: list[list[str]] = [[] for _ in streams]
+    choices = [Choice() for _ in streams]
+    usage = UsageSum(choices_per_prompt)
+    async with EventGroup(streams) as group:
+        while not group.over:
+            for index, event in await group.take():
+                if isinstance(event, Delta):
+                    texts[index].append(event.text)
+                    choices[index].logprobs.extend(event.logprobs)
+                elif isinstance(event, Finished | Failed):
+                    choices[index].reason = finish_reason(context, event)
+                    usage.add(index, event.usage)
+    for choice, parts in zip(choices, texts, strict=True):
+        choice.text = "".join(parts)
+    return choices, usage.total
+
+
+def finish_reason(context: ApiContext, event: Finished | Failed) -> str:
+    """``stop`` or ``length``; raises the ApiError that any other end means."""
+    if isinstance(event, Failed):
+        raise from_failure(event)
+    if event.reason is FinishReason.CANCELLED:
+        raise cancelled()
+    if event.reason is FinishReason.TIMEOUT:
+        raise timed_out(context.settings.request_timeout)
+    return event.reason.value
+
+
+def _requests(request: web.Request, plan: Plan, request_id: str) -> list[GenerationRequest]:
+    several = len(plan.prompts) * len(plan.sampling) > 1
+    pairs = [(prompt, sampling) for prompt in plan.prompts for sampling in plan.sampling]
+    return [
+        GenerationRequest(
+            id=f"{request_id}-{index}" if several else request_id,
+            tokens=prompt,
+            sampling=sampling,
+            session=plan.session,
+            template_signature=plan.template_signature,
+            client=request.get(CLIENT),
+            endpoint=plan.endpoint,
+            stream=plan.stream,
+            timeout=request.app[CONTEXT].settings.request_timeout,
+        )
+        for index, (prompt, sampling) in enumerate(pairs)
+    ]

@@ -1,0 +1,249 @@
+"""The bodies of OpenAI's requests, as far as they are read. Unknown fields are ignored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from mlxceld.api.validation import RequestModel
+
+STOP_LIMIT = 16
+CHOICES_LIMIT = 16
+LOGPROBS_LIMIT = 20
+
+_TOKEN_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+def _expected(what: str) -> PydanticCustomError:
+    return PydanticCustomError("expected", "Input should be {what}", {"what": what})
+
+
+def _number(low: float, high: float, text: str, *, above: bool = False) -> AfterValidator:
+    def check(value: float) -> float:
+        # Infinity can come from a number like 1e999; no comparison lets it or NaN through.
+        if not (low < value if above else low <= value) or not value <= high:
+            raise _expected(text)
+        return value
+
+    return AfterValidator(check)
+
+
+def _whole(low: int, high: int | None = None) -> AfterValidator:
+    text = f"a whole number from {low}" + ("" if high is None else f" to {high}")
+
+    def check(value: int) -> int:
+        if value < low or (high is not None and value > high):
+            raise _expected(text)
+        return value
+
+    return AfterValidator(check)
+
+
+def _token_keys(value: dict[str, float]) -> dict[str, float]:
+    for key in value:
+        if not _TOKEN_ID.fullmatch(key):
+            raise _expected("an object whose keys are token ids")
+    return value
+
+
+def _by_type(tags: dict[type, str]) -> Callable[[object], str | None]:
+    return lambda value: tags.get(type(value))
+
+
+def _only_text(value: str) -> str:
+    if value != "text":
+        raise _expected("'text': no other format is supported")
+    return value
+
+
+def _prompt_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "~text"
+    if not isinstance(value, list) or not value:
+        return None
+    first = value[0]
+    if isinstance(first, str):
+        return "~texts"
+    return "~token_lists" if isinstance(first, list) else "~tokens"
+
+
+def _union(kind: Callable[[object], str | None], expected: str) -> Discriminator:
+    return Discriminator(
+        kind, custom_error_type="expected", custom_error_message=f"Input should be {expected}"
+    )
+
+
+Unit = Annotated[float, _number(0, 1, "a number from 0 to 1")]
+Penalty = Annotated[float, _number(-2, 2, "a number from -2 to 2")]
+StopText = Annotated[str, Field(min_length=1)]
+Bias = Annotated[float, _number(-100, 100, "a number from -100 to 100")]
+
+Stop = Annotated[
+    Annotated[StopText, Tag("~one")]
+    | Annotated[list[StopText], Field(max_length=STOP_LIMIT), Tag("~many")],
+    _union(
+        _by_type({str: "~one", list: "~many"}), f"a string or a list of up to {STOP_LIMIT} strings"
+    ),
+]
+
+Prompt = Annotated[
+    Annotated[str, Tag("~text")]
+    | Annotated[list[str], Tag("~texts")]
+    | Annotated[list[int], Tag("~tokens")]
+    | Annotated[list[Annotated[list[int], Field(min_length=1)]], Tag("~token_lists")],
+    _union(
+        _prompt_kind, "a string, a list of strings, a list of token ids or a list of such lists"
+    ),
+]
+
+
+class ExtraBody(RequestModel):
+    """What some clients send nested instead of at the top."""
+
+    prompt_cache_key: str | None = None
+    user: str | None = None
+
+
+class StreamOptions(RequestModel):
+    """How a stream is told."""
+
+    include_usage: bool | None = None
+
+
+class GenerationFields(RequestModel):
+    """What chat completions and completions share. Null is the same as absent."""
+
+    model: str | None = None
+    temperature: Annotated[float, _number(0, 2, "a number from 0 to 2")] | None = None
+    top_p: Annotated[float, _number(0, 1, "a number above 0, up to 1", above=True)] | None = None
+    top_k: Annotated[int, _whole(-1)] | None = None
+    min_p: Unit | None = None
+    repetition_penalty: (
+        Annotated[float, _number(0, 1e6, "a number above 0, up to 1000000", above=True)] | None
+    ) = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[str, Bias], AfterValidator(_token_keys)] | None = None
+    seed: int | None = None
+    max_tokens: Annotated[int, _whole(1)] | None = None
+    max_completion_tokens: Annotated[int, _whole(1)] | None = None
+    stop: Stop | None = None
+    n: Annotated[int, _whole(1, CHOICES_LIMIT)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    prompt_cache_key: str | None = None
+    extra_body: ExtraBody | None = None
+
+
+class TextPart(RequestModel):
+    """A part of a message's content."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class CalledFunction(RequestModel):
+    """What the assistant called; ``arguments`` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(RequestModel):
+    """A call in an assistant message."""
+
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunction
+
+
+Content = Annotated[
+    Annotated[str, Tag("~text")] | Annotated[list[TextPart], Tag("~parts")],
+    _union(_by_type({str: "~text", list: "~parts"}), "a string or a list of text parts"),
+]
+
+
+class Message(RequestModel):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Content | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class FunctionTool(RequestModel):
+    """A function that the model may call; ``parameters`` is a JSON schema."""
+
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(RequestModel):
+    """A tool that the model may use."""
+
+    type: Literal["function"]
+    function: FunctionTool
+
+
+class NamedFunction(RequestModel):
+    """The function that the model has to call."""
+
+    name: str
+
+
+class NamedTool(RequestModel):
+    """A choice of one tool."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("~mode")]
+    | Annotated[NamedTool, Tag("~named")],
+    _union(
+        _by_type({str: "~mode", dict: "~named"}),
+        "'none', 'auto', 'required' or an object that names a function",
+    ),
+]
+
+
+class ResponseFormat(RequestModel):
+    """The form of the answer."""
+
+    type: Annotated[str, AfterValidator(_only_text)]
+
+
+class ChatRequest(GenerationFields):
+    """The body of ``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, _whole(0, LOGPROBS_LIMIT)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+
+class CompletionRequest(GenerationFields):
+    """The body of ``POST /v1/completions``."""
+
+    prompt: Prompt
+    logprobs: Annotated[int, _whole(0, LOGPROBS_LIMIT)] | None = None
+    best_of: Annotated[int, _whole(1, CHOICES_LIMIT)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None

@@ -1,0 +1,152 @@
+"""Server-sent events: one write for all that came since the last, comments in long silences."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from aiohttp import web
+
+from mlxceld.api.context import CONTEXT, REQUEST_ID, ApiContext
+from mlxceld.api.errors import ApiError
+from mlxceld.api.generation import EventGroup, UsageSum, finish_reason
+from mlxceld.engine.events import Delta, Event, PrefillProgress, TokenLogprob, Usage
+from mlxceld.engine.stream import EventStream
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    # Proxies that gather responses would make a stream one block.
+    "X-Accel-Buffering": "no",
+}
+
+_DONE = "data: [DONE]\n\n"
+
+_log = logging.getLogger(__name__)
+
+
+class ChunkWriter(Protocol):
+    """Writes one API's chunks, each a whole ``data:`` event or nothing."""
+
+    def opening(self) -> str:
+        """What a stream begins with."""
+
+    def delta(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> str:
+        """More of a choice."""
+
+    def finish(self, index: int, reason: str) -> str:
+        """The end of a choice."""
+
+    def usage(self, usage: Usage) -> str:
+        """The token counts, if they were asked for."""
+
+
+async def stream_events(
+    request: web.Request,
+    streams: Sequence[EventStream],
+    writer: ChunkWriter,
+    choices_per_prompt: int,
+) -> web.StreamResponse:
+    """Tell a request's events until the last.
+
+    A client that reads slowly makes only itself wait: its events gather meanwhile and go out as
+    one. One that leaves has its sequences cancelled.
+    """
+    context = request.app[CONTEXT]
+    response = web.StreamResponse(headers=_HEADERS)
+    async with EventGroup(streams) as group:
+        try:
+            await response.prepare(request)
+            try:
+                await _tell(response, context, group, writer, UsageSum(choices_per_prompt))
+            except ApiError as error:
+                await response.write(_event(error))
+            except ConnectionError:
+                raise
+            except Exception:
+                _log.exception("the stream of request %s failed", request[REQUEST_ID])
+                failure = "the daemon failed on this request; its log has the traceback"
+                await response.write(_event(ApiError(500, failure, code="internal_error")))
+        except ConnectionError:
+            _log.debug("the client of request %s has left", request[REQUEST_ID])
+    return response
+
+
+async def _tell(
+    response: web.StreamResponse,
+    context: ApiContext,
+    group: EventGroup,
+    writer: ChunkWriter,
+    usage: UsageSum,
+) -> None:
+    loop = asyncio.get_running_loop()
+    progress: PrefillProgress | None = None
+    if opening := writer.opening():
+        await response.write(opening.encode())
+    silent_since = loop.time()
+    while not group.over:
+        events = await group.take(silent_since + context.keep_alive)
+        for _, event in events:
+            if isinstance(event, PrefillProgress):
+                progress = event
+            elif isinstance(event, Delta):
+                progress = None
+        text, error = _chunks(context, events, writer, usage)
+        if not text and error is None and loop.time() >= silent_since + context.keep_alive:
+            text = _comment(progress)
+        if text:
+            await response.write(text.encode())
+            silent_since = loop.time()
+        if error is not None:
+            raise error
+    await response.write((writer.usage(usage.total) + _DONE).encode())
+
+
+def _chunks(
+    context: ApiContext,
+    events: Sequence[tuple[int, Event]],
+    writer: ChunkWriter,
+    usage: UsageSum,
+) -> tuple[str, ApiError | None]:
+    """The chunks of some events, neighbouring deltas of a choice as one; the error that ends it."""
+    written: list[str] = []
+    pending: dict[int, tuple[list[str], list[TokenLogprob]]] = {}
+
+    def release(index: int) -> None:
+        texts, logprobs = pending.pop(index)
+        text = "".join(texts)
+        if text or logprobs:
+            written.append(writer.delta(index, text, logprobs))
+
+    error = None
+    for index, event in events:
+        if isinstance(event, Delta):
+            texts, logprobs = pending.setdefault(index, ([], []))
+            texts.append(event.text)
+            logprobs.extend(event.logprobs)
+        elif not isinstance(event, PrefillProgress):
+            if index in pending:
+                release(index)
+            try:
+                written.append(writer.finish(index, finish_reason(context, event)))
+            except ApiError as ended:
+                error = ended
+                break
+            usage.add(index, event.usage)
+    for index in list(pending):
+        release(index)
+    return "".join(written), error
+
+
+def _comment(progress: PrefillProgress | None) -> str:
+    """Clients skip comments; they keep proxies and time limits from closing a silent stream."""
+    if progress is None:
+        return ": waiting\n\n"
+    return f": prefill {progress.done}/{progress.total}\n\n"
+
+
+def _event(error: ApiError) -> bytes:
+    return f"data: {json.dumps(error.envelope())}\n\n".encode()
