@@ -93,7 +93,7 @@ def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | l
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt[0], int):
-        return [cast("list[int]", prompt)]
+        return [prompt]
     return cast("list[str | list[int]]", prompt)
 
 
