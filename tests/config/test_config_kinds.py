@@ -196,11 +196,11 @@ def test_durations_read_back(whole: int, parts: int, unit: str) -> None:
 def test_no_text_breaks_a_kind(text: str) -> None:
     """Any text is a value that reads back, or a ValueError with what was expected."""
     for row in SETTINGS.values():
+        written, value, message = "", None, "expected "
         try:
             value = row.kind.parse(text)
-        except ValueError as error:
-            assert str(error).startswith("expected "), row.name
-        else:
             written = row.kind.format(value)
-            if written:
-                assert row.kind.parse(written) == value, row.name
+        except ValueError as error:
+            message = str(error)
+        assert message.startswith("expected "), row.name
+        assert not written or row.kind.parse(written) == value, row.name
