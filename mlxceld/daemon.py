@@ -1,0 +1,319 @@
+"""The composition root: settings, listeners, engine and applications, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from mlxceld import __version__
+from mlxceld.admin.app import create_admin_app
+from mlxceld.api.app import create_app
+from mlxceld.config import ResolvedSettings, Settings
+from mlxceld.engine.engine import Engine
+from mlxceld.inflight import InFlight
+from mlxceld.process.listener import BACKLOG
+from mlxceld.process.notify import Notifier
+from mlxceld.process.report import ForegroundReport, StartReport
+from mlxceld.process.watchdog import engine_moves, keep_watchdog
+from mlxceld.reload import Reloader
+from mlxceld.resources import Resources, StartupError, acquire
+from mlxceld.telemetry import logging as log_setup
+from mlxceld.telemetry.metrics import Metrics
+from mlxceld.telemetry.status import EngineState
+
+if TYPE_CHECKING:
+    from mlxceld.models.loading import LoadedModel
+
+log = logging.getLogger("mlxceld.daemon")
+
+OPEN_FILES = 8192
+"""How many files the daemon may open, where the system lets it: each connection is one."""
+
+_LOADING_PATIENCE_SECONDS = 1000
+"""What the service manager is asked to grant from one word of progress to the next."""
+
+_FLUSH_SECONDS = 5.0
+"""How long handlers may take to send the end of what the drain has cut off."""
+
+_ENGINE_STOP_SECONDS = 15.0
+"""How long the engine may take to finish the step that it is in."""
+
+_LOADING_STOP_SECONDS = 3.0
+"""The same while it loads, which nothing interrupts; there is nothing to lose then."""
+
+
+def run(
+    resolved: ResolvedSettings,
+    *,
+    report: StartReport | None = None,
+    reread: Callable[[], ResolvedSettings] | None = None,
+) -> int:
+    """Serve until a signal ends it, and return the exit code.
+
+    ``report`` is told how the start goes; by default only a failure, on standard error. ``reread``
+    resolves the settings again for a reload; without it a reload reads only the API keys. Must be
+    called on the main thread.
+    """
+    report = report or ForegroundReport()
+    settings = resolved.settings
+    log_setup.configure(settings.log.level, settings.log.format)
+    for line in resolved.notes:
+        log.info("%s", line)
+    for line in resolved.warnings:
+        log.warning("%s", line)
+    try:
+        resources = acquire(settings)
+    except StartupError as error:
+        report.failed(str(error), error.exit_code)
+        return error.exit_code
+    try:
+        _raise_file_limit()
+        daemon = Daemon(resolved, resources, report, reread or (lambda: resolved))
+        with asyncio.Runner() as runner:
+            code = runner.run(daemon.main())
+    finally:
+        resources.release()
+    if not daemon.engine_ended:
+        # The thread is inside MLX; the interpreter's own way out would crash on it.
+        exit_at_once(code)
+    return code
+
+
+def exit_at_once(code: int) -> None:
+    """End the process without waiting for anything but what has been logged."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def load_model(settings: Settings) -> Callable[[Callable[[str], None]], LoadedModel]:
+    """The engine's loader: runs on the engine thread, and is the first to import MLX."""
+
+    def load(progress: Callable[[str], None]) -> LoadedModel:
+        from mlxceld.models import blas
+
+        found = blas.interpose()
+        log.log(logging.INFO if found.fast else logging.WARNING, "%s", found.text)
+        from mlxceld.models.locate import resolve_model
+
+        folder = resolve_model(
+            settings.model or "", state_dir=settings.state_dir, progress=progress
+        )
+        from mlxceld.models import loading
+
+        return loading.load_model(folder, progress=progress)
+
+    return load
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Daemon:
+    """One daemon's life on the event loop; everything it holds has been acquired before."""
+
+    def __init__(
+        self,
+        resolved: ResolvedSettings,
+        resources: Resources,
+        report: StartReport,
+        reread: Callable[[], ResolvedSettings],
+    ) -> None:
+        self.engine_ended = False
+        self._resolved = resolved
+        self._settings = resolved.settings
+        self._resources = resources
+        self._report = report
+        self._notifier = Notifier.from_environ()
+        self._engine = Engine(self._settings, load_model(self._settings))
+        self._metrics = Metrics(lambda: self._engine.snapshot)
+        self._reloader = Reloader(resolved, resources.keys, reread, self._metrics)
+        self._in_flight = InFlight()
+        self._states: asyncio.Queue[tuple[EngineState, str]] = asyncio.Queue()
+        self._stopping = asyncio.Event()
+        self._sites: list[web.BaseSite] = []
+
+    async def main(self) -> int:
+        """From the first open connection to the last closed one; the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop_signal, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+
+        def hand_over(state: EngineState, detail: str) -> None:
+            loop.call_soon_threadsafe(self._states.put_nowait, (state, detail))
+
+        self._engine.on_state(hand_over)
+        async with self._serving():
+            self._notifier.extend(_LOADING_PATIENCE_SECONDS, "loading")
+            self._engine.start()
+            code = await self._until_ready()
+            if code is None:
+                watchdog = asyncio.create_task(keep_watchdog(self._notifier, self._engine_moves))
+                code = await self._until_stopped()
+                watchdog.cancel()
+            await self._end_engine()
+        log.info("stopped")
+        return code
+
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """Both applications on their sockets."""
+        public = create_app(
+            self._engine, self._settings, self._resources.keys, metrics_text=self._metrics.render
+        )
+        public.middlewares.insert(0, self._in_flight.middleware)
+        admin = create_admin_app(
+            self._engine, self._resolved, drain=self._drain_only, address=self._address
+        )
+        async with contextlib.AsyncExitStack() as running:
+            for app, sockets in (
+                (admin, [self._resources.admin.listener]),
+                (public, self._resources.sockets),
+            ):
+                runner = web.AppRunner(
+                    app,
+                    handler_cancellation=True,
+                    access_log=None,
+                    shutdown_timeout=_FLUSH_SECONDS,
+                    keepalive_timeout=75.0,
+                )
+                await runner.setup()
+                running.push_async_callback(runner.cleanup)
+                for sock in sockets:
+                    site = web.SockSite(runner, sock, backlog=BACKLOG)
+                    await site.start()
+                    if app is public:
+                        self._sites.append(site)
+            log.info(
+                "mlxceld %s listens at %s, admin socket %s",
+                __version__,
+                self._resources.url,
+                self._resources.admin.path,
+            )
+            yield
+
+    async def _until_ready(self) -> int | None:
+        """Wait for the model; the exit code if it comes to that instead."""
+        while True:
+            following = await self._next_state()
+            if following is None:
+                self._notifier.stopping("stopped while loading")
+                self._report.failed("stopped while loading", 0)
+                return 0
+            state, detail = following
+            if state is EngineState.LOADING:
+                log.info("%s", detail)
+                self._notifier.extend(_LOADING_PATIENCE_SECONDS, detail)
+                self._report.progress(detail)
+            elif state is EngineState.READY:
+                self._announce()
+                return None
+            elif state is EngineState.FAILED:
+                self._notifier.status(detail)
+                self._report.failed(detail, 1)
+                return 1
+
+    async def _until_stopped(self) -> int:
+        """Serve until a signal comes, then drain; the exit code."""
+        while (following := await self._next_state()) is not None:
+            if following[0] in (EngineState.STOPPED, EngineState.FAILED):
+                log.error("the engine has ended by itself; see its traceback above")
+                return 1
+        await self._drain()
+        return 0
+
+    async def _next_state(self) -> tuple[EngineState, str] | None:
+        """The engine's next change of state; None if a signal comes first."""
+        state = asyncio.create_task(self._states.get())
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({state, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if state.done():
+            return state.result()
+        state.cancel()
+        return None
+
+    def _announce(self) -> None:
+        model = self._engine.snapshot.model
+        name = model.id if model is not None else "?"
+        fields = {
+            "address": self._resources.url,
+            "model": name,
+            "device": model.device if model is not None else None,
+            "context_length": model.context_length if model is not None else None,
+            "pid": os.getpid(),
+        }
+        log.info("serving %s at %s", name, self._resources.url, extra={"fields": fields})
+        self._notifier.ready(self._serving_status())
+        self._report.ready(self._resources.url)
+
+    def _serving_status(self) -> str:
+        model = self._engine.snapshot.model
+        return f"serving {model.id if model is not None else '?'} at {self._resources.url}"
+
+    def _on_stop_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._stopping.is_set():
+            log.warning(
+                "%s again: ending at once, %d requests cut off", name, self._in_flight.count
+            )
+            exit_at_once(128 + number)
+        log.info("%s: finishing %d requests, taking no more", name, self._in_flight.count)
+        self._stopping.set()
+
+    def _on_reload_signal(self) -> None:
+        ready = self._engine.snapshot.state is EngineState.READY
+        if ready:
+            self._notifier.reloading()
+        self._reloader.reload("SIGHUP")
+        if ready:
+            self._notifier.ready(self._serving_status())
+
+    def _drain_only(self) -> None:
+        log.info("draining: no more requests are taken")
+        self._notifier.status("draining")
+        self._engine.drain()
+
+    async def _drain(self) -> None:
+        """Take no more connections and finish what runs, up to the limit."""
+        limit = self._settings.drain_timeout
+        self._notifier.stopping(f"finishing {self._in_flight.count} requests")
+        self._notifier.extend(limit + _ENGINE_STOP_SECONDS + 2 * _FLUSH_SECONDS, "draining")
+        for site in self._sites:
+            await site.stop()
+        self._engine.drain()
+        try:
+            await asyncio.wait_for(self._in_flight.over(), limit)
+        except TimeoutError:
+            log.warning("%d requests run after %g s and are cut off", self._in_flight.count, limit)
+
+    async def _end_engine(self) -> None:
+        loading = self._engine.snapshot.state is EngineState.LOADING
+        limit = _LOADING_STOP_SECONDS if loading else _ENGINE_STOP_SECONDS
+        self.engine_ended = await asyncio.to_thread(self._engine.stop, limit)
+        if not self.engine_ended:
+            log.warning("the engine has not ended within %g s", limit)
+
+    def _engine_moves(self) -> bool:
+        period = self._notifier.watchdog_seconds or 0.0
+        return engine_moves(self._engine.snapshot, time.monotonic(), period)
+
+    def _address(self) -> tuple[str, int]:
+        return self._settings.host, int(self._resources.sockets[0].getsockname()[1])
