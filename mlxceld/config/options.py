@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,13 @@ from mlxceld.config.resolve import CONFIG_ENV, ResolvedSettings, resolve
 from mlxceld.config.table import SETTINGS, Setting
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A flag's value; without it, a value that is None would look like a flag not given."""
+
+    value: Any
 
 
 class KindParam(click.ParamType[Any]):
@@ -29,7 +37,7 @@ class KindParam(click.ParamType[Any]):
         if not isinstance(value, str):
             return value
         try:
-            return self._kind.parse(value)
+            return Given(self._kind.parse(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -84,7 +92,7 @@ def resolve_from_click(
     flags: dict[str, Any] = {}
     for name, row in SETTINGS.items():
         given = {
-            spelling: value
+            spelling: _plain(value)
             for spelling, key in _keys(row)
             if (value := params.get(key)) is not None and value != ()
         }
@@ -94,6 +102,12 @@ def resolve_from_click(
         if values:
             flags[name] = values[0]
     return resolve(flags, environ=environ, config_file=params.get("config"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.value if isinstance(value, Given) else value
 
 
 def _sorted_rows() -> list[Setting]:
