@@ -34,6 +34,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """
     if REQUEST_ID in request:
         response.headers[_ID_HEADER] = request[REQUEST_ID]
+    response.headers["Server"] = "mlxceld"
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers.update(request.app[GUARD].cors_headers(request.headers.get("Origin")))
 

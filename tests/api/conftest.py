@@ -1,0 +1,60 @@
+"""One engine on a tiny model for all tests of the API."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api_harness import ScriptedEngine
+from engine_harness import load_tiny, make_settings
+from mlxceld.config import Settings
+from mlxceld.engine.engine import Engine
+from mlxceld.telemetry.status import EngineState
+from tiny_models import TinyModels
+
+CONTEXT_LENGTH = 512
+
+
+@pytest.fixture(scope="session")
+def engine(
+    tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """A running engine with the model ``llama`` of ``CONTEXT_LENGTH`` tokens."""
+    folder = tiny_models.folder("llama", context_length=CONTEXT_LENGTH)
+    engine = Engine(
+        make_settings(tmp_path_factory.mktemp("state")), lambda _: load_tiny(folder)
+    )
+    ready = threading.Event()
+    engine.on_state(lambda state, _: ready.set() if state is not EngineState.LOADING else None)
+    engine.start()
+    assert ready.wait(60)
+    assert engine.snapshot.state is EngineState.READY, engine.snapshot.detail
+    yield engine
+    assert engine.stop(30)
+
+
+@pytest.fixture
+def scripted(engine: Engine) -> ScriptedEngine:
+    return ScriptedEngine(engine.text, engine.snapshot)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[..., Settings]:
+    return lambda **overrides: make_settings(tmp_path, **overrides)
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], Any]], Any]:
+    """Waits until a condition of another thread or task holds."""
+
+    async def wait(condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    return wait
