@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ LOG_NAME = "mlxceld.log"
 
 PATIENCE_SECONDS = 300.0
 """How long a start may go without a word."""
+
+_END_SECONDS = 30.0
+"""How long a daemon whose start has failed may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,10 @@ class _Watch:
                 elif "ready" in message and self._pid is not None:
                     return Started(self._pid, str(message["ready"]))
                 elif "failed" in message:
+                    # It still holds the state folder and the port for a moment; a second try
+                    # right after this one must not stumble over it.
+                    if not self._ended_within(_END_SECONDS):
+                        self._end()
                     raise StartError(str(message["failed"]), int(str(message["exit_code"])))
         except (KeyboardInterrupt, TimeoutError) as error:
             self._end()
@@ -156,3 +164,15 @@ class _Watch:
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
+            self._ended_within(_END_SECONDS)
+
+    def _ended_within(self, seconds: float) -> bool:
+        """Wait until the daemon has ended, which closes its end of the pipe; False if it has not.
+
+        What it still says does not count.
+        """
+        deadline = time.monotonic() + seconds
+        while select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not os.read(self._fd, 65536):
+                return True
+        return False

@@ -56,10 +56,12 @@ class PipeReport:
         self._close()
 
     def failed(self, text: str, exit_code: int) -> None:
-        """Print the reason to the log too, tell it, and no more."""
+        """Print the reason to the log too, and tell it.
+
+        The pipe stays open: that it closes tells the other end that the process has ended.
+        """
         print(f"mlxceld: {text}", file=sys.stderr, flush=True)
         self._write({"failed": text, "exit_code": exit_code})
-        self._close()
 
     def _write(self, message: dict[str, object]) -> None:
         if self._fd is None:

@@ -94,6 +94,14 @@ def test_the_error_and_exit_code_come_through(tmp_path: Path) -> None:
     assert (tmp_path / "mlxceld.log").read_text() == "mlxceld: no such model: ünknown\n"
 
 
+def test_a_failed_start_returns_only_when_its_process_is_gone(tmp_path: Path) -> None:
+    # What it still has to do after the report takes far longer than a pipe.
+    ending = 'report.failed("no", 1)\nsum(range(10**7))\nPath("last").touch()\nreturn 1'
+    process = start(tmp_path, ending)
+    assert process.lines[0] == "error 1 no"
+    assert (tmp_path / "last").exists()
+
+
 def test_an_exception_comes_through_with_its_traceback_in_the_log(tmp_path: Path) -> None:
     process = start(tmp_path, 'raise ValueError("odd")')
     assert process.lines[0] == "error 1 the start failed: ValueError: odd"
