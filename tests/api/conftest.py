@@ -21,14 +21,10 @@ CONTEXT_LENGTH = 512
 
 
 @pytest.fixture(scope="session")
-def engine(
-    tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def engine(tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A running engine with the model ``llama`` of ``CONTEXT_LENGTH`` tokens."""
     folder = tiny_models.folder("llama", context_length=CONTEXT_LENGTH)
-    engine = Engine(
-        make_settings(tmp_path_factory.mktemp("state")), lambda _: load_tiny(folder)
-    )
+    engine = Engine(make_settings(tmp_path_factory.mktemp("state")), lambda _: load_tiny(folder))
     ready = threading.Event()
     engine.on_state(lambda state, _: ready.set() if state is not EngineState.LOADING else None)
     engine.start()

@@ -80,7 +80,7 @@ CHAT_ONLY: list[tuple[dict[str, Any], str, str]] = [
             ]
         },
         "messages[0].content[1].type",
-        'messages[0].content[1].type is "image_url", expected \'text\'',
+        "messages[0].content[1].type is \"image_url\", expected 'text'",
     ),
     (
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},

@@ -17,9 +17,7 @@ MakeSettings = Callable[..., Settings]
 async def test_alive_is_all_but_a_busy_engine_that_does_not_move(
     scripted: ScriptedEngine, settings: MakeSettings
 ) -> None:
-    async with open_api(
-        scripted, settings(), clock=lambda: 1000.0, stall_limit=300.0
-    ) as client:
+    async with open_api(scripted, settings(), clock=lambda: 1000.0, stall_limit=300.0) as client:
         scripted.state(state=EngineState.LOADING, busy=False, heartbeat=0.0)
         assert (await client.get("/livez")).status == 200
         scripted.state(busy=True, heartbeat=700.0)
