@@ -72,7 +72,6 @@ class Engine:
         self._cancelled: deque[str] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._ids: set[str] = set()
-        self._queued = 0
         self._queue_rejections = 0
         self._next_seq_id = 1
         self._stopping = False
@@ -147,16 +146,18 @@ class Engine:
         limits = [_check(request, model) for request in requests]
         now = self._clock()
         with self._wakeup:
-            if self._queued + len(requests) > self._settings.max_queue + self._free_places():
+            # Everything in flight counts, so that the limit does not hang on how quickly the
+            # engine gives out the places in its batch.
+            places, limit = self._settings.max_batch_size, self._settings.max_queue
+            if len(self._ids) + len(requests) > places + limit:
                 self._queue_rejections += len(requests)
-                raise QueueFullError(
-                    self._queued, self._settings.max_queue, self._publisher.retry_after()
-                )
+                waiting = max(0, len(self._ids) - places)
+                raise QueueFullError(waiting, limit, self._publisher.retry_after())
             known = [r.id for r in requests if r.id in self._ids]
             if known or len({r.id for r in requests}) < len(requests):
                 raise InvalidRequestError("id", f"a request {known or 'twice'} is in flight")
             sequences = []
-            for request, limit in zip(requests, limits, strict=True):
+            for request, max_tokens in zip(requests, limits, strict=True):
                 seed = request.sampling.seed
                 sequences.append(
                     Sequence(
@@ -165,13 +166,12 @@ class Engine:
                         stream=EventStream(request.id, self.cancel),
                         submitted_at=now,
                         deadline=now + request.timeout if request.timeout else None,
-                        max_tokens=limit,
+                        max_tokens=max_tokens,
                         seed=seed if seed is not None else self._draw_seed(),
                     )
                 )
                 self._next_seq_id += 1
             self._ids.update(r.id for r in requests)
-            self._queued += len(sequences)
             self._submitted.extend(sequences)
             self._wakeup.notify()
         return [sequence.stream for sequence in sequences]
@@ -324,8 +324,8 @@ class Engine:
         with self._wakeup:
             # What is in the inbox counts as waiting: it has been accepted.
             self._ids = core.ids() | {s.request.id for s in self._submitted}
-            self._queued = core.waiting + len(self._submitted)
-            queued, rejections = self._queued, self._queue_rejections
+            queued = core.waiting + len(self._submitted)
+            rejections = self._queue_rejections
         self._publisher.publish(
             self._state, core, queued=queued, queue_rejections=rejections, force=force
         )
@@ -335,11 +335,6 @@ class Engine:
         self._publisher.state(state, detail)
         for listener in self._listeners:
             listener(state, detail)
-
-    def _free_places(self) -> int:
-        """Places in the batch that nobody has taken yet: who gets one does not queue."""
-        core = self._core
-        return 0 if core is None else max(0, self._settings.max_batch_size - core.running)
 
     def _close(self) -> None:
         """Let go of every array on the thread that made it, then of MLX's streams.
