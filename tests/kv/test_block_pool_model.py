@@ -58,25 +58,28 @@ class PoolAgainstCopies(RuleBasedStateMachine):
     def counts(self) -> Counter[int]:
         return Counter(block for owner in self.owners for block in owner.blocks)
 
-    @rule(spans=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 16)), min_size=1, max_size=3))
+    @rule(spans=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 16)), min_size=1, max_size=4))
     def seal(self, spans) -> None:
         for start, tokens in spans:
-            self.seed += 1
-            rows = random_rows(self.seed, start + tokens + self.seed % 2)
-            stats, live = self.pool.stats(), len(self.counts)
-            count = -(-tokens // BLOCK)
-            blocks = self.pool.seal(rows, start, start + tokens)
-            if live + count > self.max_blocks:
-                assert blocks is None
-                assert self.pool.stats() == stats
-                continue
-            assert blocks is not None
-            assert len(blocks) == count
-            assert not self.counts.keys() & set(blocks)
-            if blocks:
-                want = cut(rows, start, start + tokens)
-                mx.eval(want)
-                self.owners.append(Owner(blocks, tokens, want))
+            self.seal_one(start, tokens)
+
+    def seal_one(self, start: int, tokens: int) -> None:
+        self.seed += 1
+        rows = random_rows(self.seed, start + tokens + self.seed % 2)
+        stats, live = self.pool.stats(), len(self.counts)
+        count = -(-tokens // BLOCK)
+        blocks = self.pool.seal(rows, start, start + tokens)
+        if live + count > self.max_blocks:
+            assert blocks is None
+            assert self.pool.stats() == stats
+            return
+        assert blocks is not None
+        assert len(blocks) == count
+        assert not self.counts.keys() & set(blocks)
+        if blocks:
+            want = cut(rows, start, start + tokens)
+            mx.eval(want)
+            self.owners.append(Owner(blocks, tokens, want))
 
     @precondition(has_owners)
     @rule(pick=PICKS)
@@ -117,9 +120,12 @@ class PoolAgainstCopies(RuleBasedStateMachine):
         assert self.pool.stats().block_budget == max_blocks
         self.require_one_spare()
 
-    @precondition(has_owners)
-    @rule()
-    def compact(self) -> None:
+    @rule(pick=PICKS, tokens=st.integers(1, 2 * BLOCK))
+    def compact(self, pick, tokens) -> None:
+        for _ in range(4):
+            self.seal_one(0, tokens)
+        while len(self.owners) > 3:
+            self.release_one(pick)
         moves = self.pool.compact()
         for owner in self.owners:
             owner.blocks = [moves.get(block, block) for block in owner.blocks]
@@ -153,7 +159,7 @@ class PoolAgainstCopies(RuleBasedStateMachine):
         self.reserved = stats.bytes_reserved
 
 
-RUNS = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+RUNS = settings(max_examples=80, stateful_step_count=30, deadline=None, derandomize=True)
 PoolAgainstCopies.TestCase.settings = RUNS
 TestPoolAgainstCopies = PoolAgainstCopies.TestCase
 
