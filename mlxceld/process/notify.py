@@ -13,6 +13,9 @@ from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS = 5.0
+"""How long a word that the manager must not miss may wait for room in its queue."""
+
 
 class Notifier:
     """Sends the manager's datagrams; with ``address`` None it does nothing.
@@ -40,7 +43,7 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         """The daemon serves, or has finished reloading."""
-        self._send("READY=1", _status(status))
+        self._send("READY=1", _status(status), wait=True)
 
     def status(self, status: str) -> None:
         """What the daemon is at, as the manager shows it."""
@@ -53,25 +56,32 @@ class Notifier:
     def reloading(self) -> None:
         """A reload begins; :meth:`ready` ends it."""
         # The time is how the manager tells this reload's READY from an earlier one.
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", wait=True)
 
     def stopping(self, status: str) -> None:
         """The daemon begins to stop."""
-        self._send("STOPPING=1", _status(status))
+        self._send("STOPPING=1", _status(status), wait=True)
 
     def watchdog(self) -> None:
         """All is well."""
         self._send("WATCHDOG=1")
 
-    def _send(self, *lines: str) -> None:
+    def _send(self, *lines: str, wait: bool = False) -> None:
+        """Send one datagram; with ``wait``, until there is room for it, within limits.
+
+        A queue holds ten of them on a plain Linux. Whatever is repeated anyway may be lost when
+        it is full, so that a manager that does not read does not stop the daemon.
+        """
         if self._address is None:
             return
         # A leading @ stands for the NUL of an abstract name.
         name = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-                sock.setblocking(False)  # a manager that does not read must not stop the daemon
+                sock.settimeout(_PATIENCE_SECONDS if wait else 0.0)
                 sock.sendto("\n".join(lines).encode(), name)
+        except BlockingIOError:
+            log.debug("the service manager at %s does not read; a word was lost", self._address)
         except OSError as error:
             if not self._complained:
                 self._complained = True

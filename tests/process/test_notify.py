@@ -1,5 +1,8 @@
+import contextlib
 import os
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,3 +95,30 @@ def test_a_manager_that_is_gone_is_complained_of_once(
     telling.watchdog()
     assert len(caplog.records) == 1
     assert str(tmp_path / "gone") in caplog.text
+
+
+def fill_queue(manager: socket.socket) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sock.sendto(b"STATUS=filler", manager.getsockname())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how Linux queues datagrams")
+def test_a_full_queue_loses_only_what_comes_again(
+    manager: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    telling = notifier(manager)
+    fill_queue(manager)
+    telling.watchdog()
+    telling.extend(1, "loading")
+    assert not caplog.records
+    waiting = threading.Thread(target=telling.ready, args=("serving",))
+    waiting.start()
+    heard = [manager.recv(4096)]
+    while heard[-1] == b"STATUS=filler":
+        heard.append(manager.recv(4096))
+    waiting.join()
+    assert heard[-1] == b"READY=1\nSTATUS=serving"
+    assert not caplog.records
