@@ -153,8 +153,15 @@ class HeldModel:
         self._config.unlink()
         os.mkfifo(self._config)
 
-    def release(self) -> None:
+    def release(self, served: Served) -> None:
         """Let the load go on; returns when it has come to the config."""
+
+        def read_in_its_place() -> None:
+            served.process.wait()
+            os.close(os.open(self._config, os.O_RDONLY | os.O_NONBLOCK))
+
+        # Opening to write waits for a reader; a daemon that has died will not be one.
+        threading.Thread(target=read_in_its_place, daemon=True).start()
         with self._config.open("wb") as pipe:
             # Whoever reads again finds a file.
             self._config.unlink()

@@ -22,7 +22,7 @@ from mlxceld.process.report import PipeReport, StartReport
 
 LOG_NAME = "mlxceld.log"
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 1000.0
 """How long a start may go without a word."""
 
 _END_SECONDS = 30.0
