@@ -127,7 +127,7 @@ def _options(row: Setting) -> list[Callable[[F], F]]:
     notes = f"[env: {', '.join(row.env)}; default: {row.default_text()}]"
     options: dict[str, Any] = {
         "default": None,
-        "help": f"{row.spec.help} {notes}",
+        "help": f"{row.help} {notes}",
         "cls": SettingOption,
         "section": row.spec.section,
     }

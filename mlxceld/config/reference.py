@@ -39,7 +39,7 @@ def yaml_text() -> str:
             lines += ["", f"{group}:"]
         for row in rows:
             lines.append("")
-            help_text = f"{row.spec.help} {row.kind.expected[:1].upper()}{row.kind.expected[1:]}."
+            help_text = f"{row.help} {row.kind.expected[:1].upper()}{row.kind.expected[1:]}."
             lines += [f"# {indent}{line}" for line in textwrap.wrap(help_text, 96 - len(indent))]
             lines.append(f"#{indent}{row.name.rpartition('.')[2]}:{_yaml_default(row)}")
     return "\n".join(lines) + "\n"
@@ -55,7 +55,7 @@ def settings_table() -> str:
                 ", ".join(f"`{flag}`" for flag in _flags(row)),
                 ", ".join(f"`{name}`" for name in row.env),
                 _escape(row.default_text()),
-                _escape(row.spec.help),
+                _escape(row.help),
             )
             for row in SETTINGS.values()
         ),

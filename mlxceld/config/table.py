@@ -13,7 +13,7 @@ from typing import Any, cast, get_type_hints
 
 from mlxceld.config import kinds
 from mlxceld.config.kinds import Kind
-from mlxceld.config.spec import Spec, setting
+from mlxceld.config.spec import NO_EFFECT, Spec, setting
 
 _SIZING = (
     "To size the store, measure snapshot_bytes after one turn and multiply by the number of"
@@ -38,12 +38,14 @@ class AdminSettings:
         help="Also serve the admin API on this loopback address; needs admin.token_file.",
         section="Admin API",
         default_text="off",
+        caveat="This version refuses it.",
     )
     token_file: Path | None = setting(
         kinds.PathKind(),
         default=None,
         help="File with the bearer tokens of the admin API, one a line; not readable by others.",
         section="Admin API",
+        caveat=NO_EFFECT,
     )
 
 
@@ -75,6 +77,7 @@ class ResponsesSettings:
         default=64 * 2**20,
         help="Memory for stored responses that a later request may continue; 0 keeps none.",
         section="Serving",
+        caveat=NO_EFFECT,
     )
 
 
@@ -118,18 +121,21 @@ class PromptCacheSettings:
         default=512 * 2**20,
         help=f"Memory for state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
+        caveat=NO_EFFECT,
     )
     snapshot_max_entries: int = setting(
         kinds.IntKind(0, 10**9, zero_words=True),
         default=4096,
         help=f"Most state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
+        caveat=NO_EFFECT,
     )
     snapshot_ttl: float = setting(
         kinds.DurationKind(),
         default=7200.0,
         help=f"How long a state snapshot may stay unused; 0 is for ever. {_SIZING}",
         section="Prompt cache",
+        caveat=NO_EFFECT,
     )
     prefetch: str = setting(
         kinds.ChoiceKind(("on", "off", "auto")),
@@ -137,6 +143,7 @@ class PromptCacheSettings:
         help="Whether idle time is used to prefill what the next turn will repeat;"
         " auto is not on battery.",
         section="Prompt cache",
+        caveat=NO_EFFECT,
     )
 
 
@@ -151,6 +158,7 @@ class ApcSettings:
         section="Prompt cache",
         flags=("--apc/--no-apc", "--apc-enabled"),
         env_aliases=("APC_ENABLED",),
+        caveat=NO_EFFECT,
     )
     block_size: int = setting(
         kinds.IntKind(1, 4096),
@@ -158,6 +166,7 @@ class ApcSettings:
         help="Tokens in a block of the pool.",
         section="Prompt cache",
         env_aliases=("APC_BLOCK_SIZE",),
+        caveat=NO_EFFECT,
     )
     hash: str = setting(
         kinds.ChoiceKind(("sha256", "blake2b")),
@@ -165,6 +174,7 @@ class ApcSettings:
         help="What blocks are hashed with.",
         section="Prompt cache",
         env_aliases=("APC_HASH",),
+        caveat=NO_EFFECT,
     )
     trace: bool = setting(
         kinds.BoolKind(),
@@ -287,6 +297,7 @@ class Settings:
         default="paged",
         help="How keys and values are kept.",
         section="Serving",
+        caveat="Whole prefixes are stored with either in this version.",
     )
     kv_cache_budget: int | None = setting(
         kinds.AutoSizeKind(),
@@ -294,18 +305,21 @@ class Settings:
         help="Most memory for keys and values, running and stored together.",
         section="Serving",
         default_text="auto",
+        caveat=NO_EFFECT,
     )
     warm_files: tuple[Path, ...] = setting(
         kinds.PathsKind(),
         default=(),
         help="A file with a prompt to prefill and keep at the start (repeatable).",
         section="Prompt cache",
+        caveat=NO_EFFECT,
     )
     volatile_heads: bool = setting(
         kinds.BoolKind(),
         default=True,
         help="Drop the known lines that clients change with every request from the system text.",
         section="Serving",
+        caveat=NO_EFFECT,
     )
     admin: AdminSettings = field(default_factory=AdminSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -328,6 +342,11 @@ class Setting:
     def kind(self) -> Kind[Any]:
         """How its values are read."""
         return self.spec.kind
+
+    @property
+    def help(self) -> str:
+        """What it does, and where this version falls short of that."""
+        return f"{self.spec.help} {self.spec.caveat}".rstrip()
 
     @property
     def optional(self) -> bool:

@@ -20,22 +20,19 @@ COLOUR = kinds.ChoiceKind(("red", "green"))
 GOOD: list[tuple[Kind[Any], str, Any]] = [
     (kinds.SizeKind(), "8GiB", 2**33),
     (kinds.SizeKind(), "8GB", 8 * 10**9),
-    (kinds.SizeKind(), "8 MiB", 8 * 2**20),
+    (kinds.SizeKind(), "8MiB", 8 * 2**20),
     (kinds.SizeKind(), "1TiB", 2**40),
     (kinds.SizeKind(), "1TB", 10**12),
     (kinds.SizeKind(), "3KiB", 3072),
     (kinds.SizeKind(), "3KB", 3000),
-    (kinds.SizeKind(), "7B", 7),
     (kinds.SizeKind(), "2147483648", 2147483648),
     (kinds.SizeKind(), "0", 0),
     (kinds.SizeKind(), "off", 0),
     (kinds.SizeKind(), " Never ", 0),
-    (kinds.SizeKind(), "1.5GiB", 3 * 2**29),
-    (kinds.SizeKind(), "2.3KB", 2300),
     (kinds.SizeKind(), str(MAX_SIZE), MAX_SIZE),
     (kinds.SizeKind(1024), "1KiB", 1024),
     (kinds.AutoSizeKind(), "auto", None),
-    (kinds.AutoSizeKind(), "1B", 1),
+    (kinds.AutoSizeKind(), "1", 1),
     (kinds.DurationKind(), "90s", 90.0),
     (kinds.DurationKind(), "15m", 900.0),
     (kinds.DurationKind(), "2h", 7200.0),
@@ -80,10 +77,11 @@ GOOD: list[tuple[Kind[Any], str, Any]] = [
 BAD: list[tuple[Kind[Any], str, str]] = [
     *[
         (kinds.SizeKind(), text, f"expected a size like 8GiB, 500MB or a number of bytes, .*{text}")
-        for text in ("", "lots", "8gib", "8G", "8Gb", "-1", "1e9", "1,000", "0x10", "1_000")
+        for text in (
+            *("", "lots", "8gib", "8G", "8Gb", "8B", "8 GiB", "1.5GiB", "1.5", "GiB"),
+            *("-1", "1e9", "1,000", "0x10", "1_000"),
+        )
     ],
-    (kinds.SizeKind(), "1.5", "no parts of a byte"),
-    (kinds.SizeKind(), "1.5B", "no parts of a byte"),
     (kinds.SizeKind(), "٣", "expected a size"),
     (kinds.SizeKind(), str(MAX_SIZE + 1), f"at most {MAX_SIZE}"),
     (kinds.SizeKind(), "999999999TiB", f"at most {MAX_SIZE}"),

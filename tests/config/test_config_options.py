@@ -77,7 +77,7 @@ def test_the_help_shows_every_flag_its_variables_and_default(program: Program) -
     for row in SETTINGS.values():
         note = f"[env: {', '.join(row.env)}; default: {row.default_text()}]"
         assert note in words, row.name
-        assert row.spec.help in words, row.name
+        assert row.help in words, row.name
     assert "[env: MLXCEL_CONFIG]" in words
     assert "--prompt-cache-enabled [BOOL]" in words
 

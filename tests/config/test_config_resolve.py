@@ -17,6 +17,7 @@ from mlxceld.config import (
     resolve,
     value_of,
 )
+from mlxceld.config.spec import NO_EFFECT
 
 Resolve = Callable[..., ResolvedSettings]
 
@@ -91,7 +92,10 @@ def test_flag_then_environment_then_file_then_default(
     _, value, source = next(candidate for candidate in candidates if candidate[0])
     assert value_of(resolved.settings, name) == value
     assert resolved.sources[name] is source
-    assert resolved.warnings == ()
+    idle = SETTINGS[name].spec.caveat == NO_EFFECT and value != SETTINGS[name].default
+    assert resolved.warnings == (
+        (f"{name} is set, but has no effect in this version",) if idle else ()
+    )
     if by_flag and by_env:
         assert resolved.notes == (f"{SETTINGS[name].flags[0]} is given, so {variable} is ignored",)
     else:
@@ -177,7 +181,10 @@ def test_a_variables_first_name_wins_with_a_note(run: Resolve) -> None:
 def test_a_bad_first_name_leaves_the_second(run: Resolve) -> None:
     resolved = run({}, {"APC_BLOCK_SIZE": "32", "MLXCEL_APC_BLOCK_SIZE": "x"})
     assert resolved.settings.apc.block_size == 32
-    assert [warning.split()[0] for warning in resolved.warnings] == ["MLXCEL_APC_BLOCK_SIZE"]
+    assert [warning.split()[0] for warning in resolved.warnings] == [
+        "MLXCEL_APC_BLOCK_SIZE",
+        "apc.block_size",
+    ]
 
 
 def test_a_flag_names_every_variable_that_loses(run: Resolve) -> None:
@@ -333,3 +340,21 @@ def test_effective_shows_every_setting_with_its_source(run: Resolve) -> None:
     assert rows["kv_cache_budget"] == ("auto", "default")
     assert rows["api_keys_file"] == ("none", "default")
     assert rows["state_dir"] == (str(resolved.settings.state_dir), "default")
+
+
+IDLE = [name for name, row in SETTINGS.items() if row.spec.caveat == NO_EFFECT]
+
+
+def test_a_setting_without_effect_says_so_when_it_is_set(run: Resolve) -> None:
+    resolved = run({"apc.hash": "blake2b"}, {"APC_BLOCK_SIZE": "32"}, "prompt_cache.prefetch: on")
+    assert resolved.settings.apc.hash == "blake2b"
+    assert set(resolved.warnings) == {
+        f"{name} is set, but has no effect in this version"
+        for name in ("apc.hash", "apc.block_size", "prompt_cache.prefetch")
+    }
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_a_setting_without_effect_is_quiet_at_its_default(run: Resolve, name: str) -> None:
+    assert run({name: SETTINGS[name].default}).warnings == ()
+    assert "Without effect" in SETTINGS[name].help
