@@ -27,6 +27,10 @@ async def read_object(request: web.Request) -> dict[str, Any]:
 
     Raises a 400 ApiError for what is no JSON object, HTTPRequestEntityTooLarge over the limit.
     """
+    limit = request.app[CONTEXT].settings.max_body
+    if (length := request.content_length or 0) > limit:
+        # Said at once: a client that announces its body may wait for leave to send it.
+        raise web.HTTPRequestEntityTooLarge(limit, length)
     try:
         raw = await request.read()
     except (HttpProcessingError, web.RequestPayloadError) as error:

@@ -77,6 +77,19 @@ async def test_a_body_over_the_limit_is_413(
         await error_of(await client.post(CHAT, data=b" " * 2048), 400)
 
 
+async def test_a_body_that_is_announced_too_large_is_not_waited_for(
+    scripted: ScriptedEngine, settings: MakeSettings
+) -> None:
+    async with open_api(scripted, settings(max_body=2048)) as client:
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2049\r\n\r\n"
+        writer.write(head.encode())
+        async with asyncio.timeout(30):
+            status = await reader.readline()
+        assert status.startswith(b"HTTP/1.1 413 ")
+        writer.close()
+
+
 async def test_a_body_that_cannot_be_unpacked_is_400(
     scripted: ScriptedEngine, settings: MakeSettings
 ) -> None:
