@@ -25,10 +25,11 @@ from pathlib import Path
 
 import aiohttp
 
-WORDS = (
-    "river mountain lantern engine garden harbour winter copper music letter bridge forest "
-    "market signal window thunder silver morning island shadow compass orchard station velvet"
-).split()
+WORDS = [
+    *("river", "mountain", "lantern", "engine", "garden", "harbour", "winter", "copper"),
+    *("music", "letter", "bridge", "forest", "market", "signal", "window", "thunder"),
+    *("silver", "morning", "island", "shadow", "compass", "orchard", "station", "velvet"),
+]
 
 PEER = (
     "import ctypes, sys\n"
@@ -116,7 +117,7 @@ async def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     async with aiohttp.ClientSession() as session:
         for _ in range(600):
             if process.poll() is not None:
-                raise SystemExit(f"a server ended early:\n{log.read_text()[-2000:]}")
+                raise SystemExit(f"a server ended early:\n{_tail(log)}")
             try:
                 async with session.get(url) as response:
                     if response.status == 200:
@@ -125,6 +126,10 @@ async def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
                 pass
             await asyncio.sleep(0.5)
     raise SystemExit("a server did not become ready in five minutes")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text()[-2000:]
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -40,15 +40,10 @@ def tiny_model(tiny_models: TinyModels) -> Callable[..., object]:
 
 
 @pytest.fixture
-def core(tiny_model: Callable[..., object]) -> Iterator[Callable[..., CoreHarness]]:
+def core(tiny_model: Callable[..., object]) -> Callable[..., CoreHarness]:
     """Engine cores over tiny models, driven step by step on the test's own thread."""
-    made: list[CoreHarness] = []
 
     def make(family: str = "llama", **options: object) -> CoreHarness:
-        harness = CoreHarness(tiny_model(family), **options)
-        made.append(harness)
-        return harness
+        return CoreHarness(tiny_model(family), **options)
 
-    yield make
-    for harness in made:
-        harness.close()
+    return make

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mlxceld.models.loading import LoadedModel, load_model
-from mlxceld.models.folder import ModelFolder
-
 from mlxceld.config import Settings, resolve
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
+from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import GenerationRequest, SamplingParams
-from mlxceld.engine.reuse import PromptReuse
 from mlxceld.engine.sequence import Sequence
+from mlxceld.engine.setup import make_reuse
 from mlxceld.engine.stream import EventStream
+from mlxceld.models.folder import ModelFolder
+from mlxceld.models.loading import LoadedModel, load_model
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.store import PrefixStore
@@ -91,6 +91,8 @@ class CoreHarness:
         cache: bool = False,
         capacity_bytes: int = 1 << 30,
         min_prefix: int = 4,
+        backend: str = "dense",
+        apc: dict[str, Any] | None = None,
         verdict: BatchVerdict | None = None,
     ) -> None:
         self.model = model
@@ -98,7 +100,7 @@ class CoreHarness:
         self.recorder = Recorder()
         rejects = RejectLog(lambda: 0)
         self.trace = Trace(lambda: 0)
-        self.store: PrefixStore[Any] = PrefixStore(
+        whole: PrefixStore[Any] = PrefixStore(
             Budget(capacity_bytes, 1024, 3600, 0, 0, 0),
             self.clock,
             self.trace.emit,
@@ -106,13 +108,16 @@ class CoreHarness:
             enabled=cache,
             min_prefix=min_prefix,
         )
+        settings = make_settings(Path("/nowhere"), kv_backend=backend, apc=apc or {})
+        self.reuse = make_reuse(model, settings, whole, self.trace.emit, self.clock)
+        self.store: Any = self.reuse.store
         if verdict is None:
             verdict = _verdict(model)
         self.core = EngineCore(
             model,
             verdict,
             Limits(max_batch_size, prefill_chunk),
-            PromptReuse(self.store, model.status.id),
+            self.reuse,
             self.recorder,
             self.clock,
         )
@@ -185,8 +190,11 @@ class CoreHarness:
         await self.run()
         return self.results[request_id]
 
-    def close(self) -> None:
-        self.store.flush()
+    def check(self) -> None:
+        """Whatever holds blocks or bytes agrees with the books."""
+        self.store.check()
+        if isinstance(self.reuse, PagedReuse):
+            self.reuse.check()
 
 
 _verdicts: dict[int, BatchVerdict] = {}

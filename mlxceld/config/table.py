@@ -158,7 +158,6 @@ class ApcSettings:
         section="Prompt cache",
         flags=("--apc/--no-apc", "--apc-enabled"),
         env_aliases=("APC_ENABLED",),
-        caveat=NO_EFFECT,
     )
     block_size: int = setting(
         kinds.IntKind(1, 4096),
@@ -166,7 +165,6 @@ class ApcSettings:
         help="Tokens in a block of the pool.",
         section="Prompt cache",
         env_aliases=("APC_BLOCK_SIZE",),
-        caveat=NO_EFFECT,
     )
     hash: str = setting(
         kinds.ChoiceKind(("sha256", "blake2b")),
@@ -295,9 +293,9 @@ class Settings:
     kv_backend: str = setting(
         kinds.ChoiceKind(("paged", "dense")),
         default="paged",
-        help="How keys and values are kept.",
+        help="How stored prefixes are kept: in blocks that all share, or whole, used up by who"
+        " adopts them. Models whose caches are not all pageable use the latter with either.",
         section="Serving",
-        caveat="Whole prefixes are stored with either in this version.",
     )
     kv_cache_budget: int | None = setting(
         kinds.AutoSizeKind(),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.request import GenerationRequest
+    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.loading import LoadedModel
     from mlxceld.models.text import TextCodec
@@ -82,7 +83,9 @@ class Engine:
         self._core: EngineCore | None = None
         self._trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
         self._rejects = RejectLog(wall_clock_ms)
-        self._store: PrefixStore[Caches] = PrefixStore(
+        self._reuse: PromptReuse | None = None
+        # Its budget is what is told until a model has decided how its prompts are kept.
+        self._whole: PrefixStore[Caches] = PrefixStore(
             _budget(settings),
             clock,
             self._trace.emit,
@@ -90,7 +93,7 @@ class Engine:
             enabled=settings.prompt_cache.enabled,
             min_prefix=settings.prompt_cache.min_prefix,
         )
-        self._publisher = Publisher(settings, self._store, self._rejects, self._trace, clock)
+        self._publisher = Publisher(settings, self._whole, self._rejects, self._trace, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # Life.
@@ -212,7 +215,9 @@ class Engine:
         def work() -> FlushReport:
             if store == "snapshots":
                 return FlushReport(0, 0, 0, dry_run)
-            report = self._store.flush(session, dry_run=dry_run)
+            reuse = self._loaded_reuse()
+            report = reuse.store.flush(session, dry_run=dry_run)
+            reuse.settle()
             self._publish(force=True)
             return report
 
@@ -222,7 +227,9 @@ class Engine:
         """Change the live budgets between two steps, evicting down to them at once."""
 
         def work() -> ResizeReport:
-            report = self._store.resize(changes, dry_run=dry_run)
+            reuse = self._loaded_reuse()
+            report = reuse.store.resize(changes, dry_run=dry_run)
+            reuse.settle()
             self._publish(force=True)
             return report
 
@@ -250,11 +257,14 @@ class Engine:
         try:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
-            from mlxceld.engine.setup import make_core
+            from mlxceld.engine.setup import make_core, make_reuse
 
+            reuse = make_reuse(model, self._settings, self._whole, self._trace.emit, self._clock)
             self._core, status = make_core(
-                model, self._settings, self._store, self._publisher.recorder, self._clock
+                model, self._settings, reuse, self._publisher.recorder, self._clock
             )
+            self._reuse = reuse
+            self._publisher.reuse = reuse
         except Exception as error:
             log.debug("the model failed to load", exc_info=True)
             self._enter(EngineState.FAILED, str(error) or type(error).__name__)
@@ -274,8 +284,8 @@ class Engine:
         while self._take_inbox(core):
             if core.busy:
                 self._step(core)
-            else:
-                self._store.sweep()
+            elif self._loaded_reuse().store.sweep():
+                self._loaded_reuse().settle()
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
 
@@ -330,6 +340,11 @@ class Engine:
             self._state, core, queued=queued, queue_rejections=rejections, force=force
         )
 
+    def _loaded_reuse(self) -> PromptReuse:
+        if self._reuse is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        return self._reuse
+
     def _enter(self, state: EngineState, detail: str) -> None:
         self._state = state
         self._publisher.state(state, detail)
@@ -342,9 +357,7 @@ class Engine:
         Without the latter the process aborts at exit.
         """
         failed = self._state is EngineState.FAILED
-        self._core = None
-        self._model = None
-        self._store.flush()
+        self._core = self._model = self._reuse = self._publisher.reuse = None
         with self._wakeup:
             commands, self._commands = self._commands, deque()
             if not failed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from mlxceld.engine.recorder import Recorder
@@ -23,6 +23,7 @@ from mlxceld.telemetry.status import (
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.core import EngineCore
+    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.engine.sequence import Sequence
     from mlxceld.prompt_cache.rejects import RejectLog
     from mlxceld.prompt_cache.store import PrefixStore
@@ -50,9 +51,10 @@ class Publisher:
     ) -> None:
         self.recorder = Recorder()
         self.model: ModelStatus | None = None
+        self.reuse: PromptReuse | None = None
         self.faults_in_a_row = 0
         self._settings = settings
-        self._store = store
+        self._whole = store
         self._rejects = rejects
         self._clock = clock
         self._fault_text = ""
@@ -148,16 +150,22 @@ class Publisher:
 
     def _cache(self, batch_bytes: int) -> CacheStats:
         recorder, apc = self.recorder, self._settings.apc
+        store = self._whole if self.reuse is None else self.reuse.store
+        pool = None if self.reuse is None else self.reuse.pool_stats()
         stats = CacheStats(
+            apc_enabled=pool is not None and store.enabled and apc.enabled,
             block_size=apc.block_size,
             hash=apc.hash,
-            batch_tail_bytes=0 if self._settings.kv_backend == "dense" else batch_bytes,
+            batch_tail_bytes=0 if pool is None else batch_bytes,
             prompt_tokens=recorder.prompt_tokens,
             prompt_tokens_computed=recorder.prompt_tokens_computed,
             prompt_tokens_reused=recorder.prompt_tokens_reused,
             completion_tokens=recorder.completion_tokens,
         )
-        return fill(stats, self._store, self._rejects)
+        if pool is not None:
+            numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}
+            stats = replace(stats, **numbers)
+        return fill(stats, store, self._rejects)
 
 
 def _request(sequence: Sequence, now: float) -> RequestStatus:

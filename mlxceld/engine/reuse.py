@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
 
@@ -11,15 +11,65 @@ from mlxceld.kv import row_caches
 from mlxceld.kv.row_caches import Caches
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectReason
+from mlxceld.prompt_cache.stats import CountedStore
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
+    from mlxceld.kv.pool import PoolStats
+    from mlxceld.prompt_cache.reports import BudgetChange, FlushReport, ResizeReport
     from mlxceld.prompt_cache.store import PrefixStore
 
 log = logging.getLogger(__name__)
 
 
-class PromptReuse:
+class Store(CountedStore, Protocol):
+    """What every store of prefixes can do, whatever it holds."""
+
+    min_prefix: int
+
+    def flush(self, session: str | None = None, *, dry_run: bool = False) -> FlushReport:
+        """Drop entries."""
+
+    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> ResizeReport:
+        """Change the live limits."""
+
+    def sweep(self) -> int:
+        """Drop what has been idle too long; how many entries went."""
+
+
+class PromptReuse(Protocol):
+    """What the core asks before a prefill and at a sequence's end."""
+
+    @property
+    def store(self) -> Store:
+        """Where prefixes are kept."""
+
+    def adopt(self, sequence: Sequence) -> None:
+        """Give a sequence the longest stored prefix of its prompt.
+
+        At most all but the last token, so that there is a logit to sample from. Sets ``row``,
+        ``prefilled`` and ``cached``; on a miss they stay as they are.
+        """
+
+    def wants(self, sequence: Sequence) -> bool:
+        """Whether a sequence's caches will be worth taking out of the batch when it ends."""
+
+    def donate(self, sequence: Sequence) -> None:
+        """Store what a sequence computed; a refusal is recorded with its reason."""
+
+    def settle(self) -> None:
+        """Give memory back after entries have gone; called between steps."""
+
+    def pool_stats(self) -> PoolStats | None:
+        """The block pool's numbers; None without one."""
+
+
+def bucket_of(model_id: str, sequence: Sequence) -> Bucket:
+    """The namespace in which a sequence's tokens mean the same."""
+    return Bucket(model_id, sequence.request.template_signature)
+
+
+class WholePrefixReuse:
     """Whole prefixes with their caches, for any family: a sequence's end is an exact state.
 
     An adopted entry leaves the store and comes back, longer, when its adopter ends.
@@ -29,18 +79,10 @@ class PromptReuse:
         self.store = store
         self._model_id = model_id
 
-    def bucket(self, sequence: Sequence) -> Bucket:
-        """The namespace in which a sequence's tokens mean the same."""
-        return Bucket(self._model_id, sequence.request.template_signature)
-
     def adopt(self, sequence: Sequence) -> None:
-        """Give a sequence the longest stored prefix of its prompt.
-
-        At most all but the last token, so that there is a logit to sample from. Sets ``row``,
-        ``prefilled`` and ``cached``; on a miss they stay as they are.
-        """
+        """See :class:`PromptReuse`; the entry is used up."""
         taken = self.store.take(
-            self.bucket(sequence),
+            bucket_of(self._model_id, sequence),
             sequence.request.session,
             sequence.prompt,
             len(sequence.prompt) - 1,
@@ -64,11 +106,11 @@ class PromptReuse:
         sequence.chain_hits = taken.entry.hits
 
     def wants(self, sequence: Sequence) -> bool:
-        """Whether a sequence's caches will be worth taking out of the batch when it ends."""
+        """See :class:`PromptReuse`."""
         return self.store.enabled and sequence.fed >= self.store.min_prefix
 
     def donate(self, sequence: Sequence) -> None:
-        """Store what a sequence computed; a refusal is recorded with its reason."""
+        """See :class:`PromptReuse`."""
         row, sequence.row = sequence.row, None
         tokens = sequence.fed_tokens()
         if not tokens:
@@ -86,7 +128,7 @@ class PromptReuse:
             )
             return
         self.store.insert(
-            self.bucket(sequence),
+            bucket_of(self._model_id, sequence),
             sequence.request.session,
             tokens,
             row if row is not None else [],
@@ -96,3 +138,10 @@ class PromptReuse:
             client=sequence.request.client,
             hits=sequence.chain_hits,
         )
+
+    def settle(self) -> None:
+        """See :class:`PromptReuse`; arrays go with their entries."""
+
+    def pool_stats(self) -> PoolStats | None:
+        """See :class:`PromptReuse`."""
+        return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,8 +10,15 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxceld.engine.core import EngineCore, Limits
+from mlxceld.engine.paged_reuse import PagedReuse
+from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.probe import probe
-from mlxceld.engine.reuse import PromptReuse
+from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
+from mlxceld.kv import paged_rows, row_caches
+from mlxceld.kv.memory import release_freed
+from mlxceld.kv.pool import BlockPool
+from mlxceld.models.cache_kinds import CacheKind
+from mlxceld.prompt_cache.block_store import BlockStore
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.loading import LoadedModel
     from mlxceld.prompt_cache.store import PrefixStore
+    from mlxceld.prompt_cache.trace import EventSink
     from mlxceld.telemetry.status import ModelStatus
 
 log = logging.getLogger(__name__)
@@ -29,7 +35,7 @@ log = logging.getLogger(__name__)
 def make_core(
     model: LoadedModel,
     settings: Settings,
-    store: PrefixStore[Caches],
+    reuse: PromptReuse,
     recorder: Recorder,
     clock: Callable[[], float],
 ) -> tuple[EngineCore, ModelStatus]:
@@ -50,10 +56,53 @@ def make_core(
     )
     _wire_memory()
     limits = Limits(settings.max_batch_size, settings.prefill_chunk)
-    core = EngineCore(model, verdict, limits, PromptReuse(store, status.id), recorder, clock)
+    core = EngineCore(model, verdict, limits, reuse, recorder, clock)
     mx.clear_cache()
     mx.reset_peak_memory()
     return core, status
+
+
+def make_reuse(
+    model: LoadedModel,
+    settings: Settings,
+    whole: PrefixStore[Caches],
+    emit: EventSink,
+    clock: Callable[[], float],
+) -> PromptReuse:
+    """How this model's prompts are reused: through the block pool where all caches are pageable.
+
+    ``whole`` is the store of whole prefixes, and gives the budget and the reject log.
+    """
+    kinds = set(model.status.layer_caches)
+    pageable = kinds == {CacheKind.PAGEABLE.value}
+    if settings.kv_backend == "dense" or not pageable or not whole.enabled:
+        log.info("prompt cache: whole prefixes")
+        return WholePrefixReuse(whole, model.status.id)
+    # The shapes are the model's own, read off one token.
+    row = row_caches.new_row(model.module)
+    run_chunk(model.module, row, [[0]])
+    budget = whole.budget
+    pool = BlockPool(
+        paged_rows.layer_shapes(row),
+        settings.apc.block_size,
+        max(_SLAB_TOKENS, settings.apc.block_size),
+        max_bytes=budget.capacity_bytes,
+    )
+    store = BlockStore(
+        pool,
+        budget,
+        clock,
+        emit,
+        whole.rejects,
+        min_prefix=whole.min_prefix,
+        partial=settings.apc.enabled,
+    )
+    log.info("prompt cache: blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
+    return PagedReuse(store, pool, model.module, model.status.id)
+
+
+_SLAB_TOKENS = 1024
+"""Tokens of a slab: small enough that one held by a single block is no great loss."""
 
 
 def _wire_memory() -> None:
@@ -67,9 +116,5 @@ def _wire_memory() -> None:
 def release_mlx() -> None:
     """Give memory back and end this thread's streams; without the latter the exit aborts."""
     mx.synchronize()
-    mx.clear_cache()
+    release_freed()
     mx.clear_streams()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

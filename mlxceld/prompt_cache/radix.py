@@ -108,6 +108,27 @@ class RadixIndex(Generic[T]):
             if node.items:
                 yield depth, node.items
 
+    def longest(self, tokens: array[int]) -> tuple[int, T] | None:
+        """How many leading tokens some stored sequence shares, and an item that shares them.
+
+        The sequence may go on differently, or longer: None only if not even one token matches.
+        """
+        node, depth = self._root, 0
+        while depth < len(tokens):
+            child = node.children.get(tokens[depth])
+            if child is None:
+                break
+            shared = common_length(child.label, tokens[depth : depth + len(child.label)])
+            node, depth = child, depth + shared
+            if shared < len(child.label):
+                break
+        if not depth:
+            return None
+        # Every node without items has children, so this ends at an item.
+        while not node.items:
+            node = next(reversed(node.children.values()))
+        return depth, next(reversed(node.items.values()))
+
     def check(self) -> None:
         """Raise AssertionError if the tree is not in its canonical form."""
         seen = 0

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
+from mlxceld.prompt_cache.entry import Counters
 from mlxceld.prompt_cache.rejects import RejectLog
-from mlxceld.prompt_cache.store import PrefixStore
+from mlxceld.prompt_cache.reports import Budget
 from mlxceld.telemetry.cache_stats import CacheStats
 
 
-def fill(stats: CacheStats, store: PrefixStore[Any], rejects: RejectLog) -> CacheStats:
-    """``stats`` with the whole-prefix store's numbers and the refusals filled in.
+class CountedStore(Protocol):
+    """What every store of prefixes can tell of itself."""
+
+    counters: Counters
+
+    def __len__(self) -> int:
+        """How many entries there are."""
+
+    @property
+    def bytes(self) -> int:
+        """What they hold."""
+
+    @property
+    def budget(self) -> Budget:
+        """The live limits."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything can be stored."""
+
+
+def fill(stats: CacheStats, store: CountedStore, rejects: RejectLog) -> CacheStats:
+    """``stats`` with a store's numbers and the refusals filled in.
 
     Everything else (the work counters, the pool) is left as the caller set it.
     """

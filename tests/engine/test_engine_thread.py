@@ -61,7 +61,11 @@ def _request(
 ) -> GenerationRequest:
     params = {"temperature": 0.0, "max_tokens": 6, "ignore_eos": True, **sampling}
     return GenerationRequest(
-        name, random_prompt(1, length), SamplingParams(**params), stream=stream, timeout=timeout
+        name,
+        random_prompt(length, length),
+        SamplingParams(**params),
+        stream=stream,
+        timeout=timeout,
     )
 
 

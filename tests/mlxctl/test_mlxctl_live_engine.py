@@ -96,7 +96,7 @@ def daemon(tiny_models: TinyModels, capsys: pytest.CaptureFixture[str]) -> Itera
 def test_a_day_in_the_life(daemon):
     assert daemon.ctl("wait", "--for", "ready", "--timeout", "60s")["model"]["family"] == "llama"
 
-    # Two turns of a session: the second takes what the first left, and leaves more.
+    # Two turns of a session: the second shares what the first left, and leaves more.
     events = daemon.on_loop(daemon.generate(request("one")))
     answer = [token for e in events if isinstance(e, Delta) for token in e.tokens]
     assert len(answer) == 4
@@ -106,8 +106,8 @@ def test_a_day_in_the_life(daemon):
     assert end.usage.cached_tokens == len(PROMPT) + 3  # the last token generated was never fed
     daemon.ctl("wait", "--for", "idle")
     stats = daemon.ctl("cache", "stats")
-    assert (stats["lookups"], stats["hits"], stats["consumed"]) == (2, 1, 1)
-    assert (stats["entries"], stats["inserts"]) == (1, 2)
+    assert (stats["lookups"], stats["hits"], stats["consumed"]) == (2, 1, 0)
+    assert (stats["entries"], stats["inserts"]) == (2, 2)
     assert stats["bytes"] > 0
     assert stats["prompt_tokens_reused"] == end.usage.cached_tokens
 
@@ -115,12 +115,12 @@ def test_a_day_in_the_life(daemon):
     assert daemon.ctl("status")["trace_enabled"] is True
     before = stats["bytes"]
     dry = daemon.ctl("cache", "resize", "--capacity", "0", "--dry-run")
-    assert (dry["evicted_entries"], dry["evicted_bytes"]) == (1, before)
-    assert daemon.ctl("cache", "stats")["entries"] == 1
+    assert (dry["evicted_entries"], dry["evicted_bytes"]) == (2, before)
+    assert daemon.ctl("cache", "stats")["entries"] == 2
     done = daemon.ctl("cache", "flush", "--session", session_hash("alice"), "--yes")
-    assert (done["entries"], done["bytes"]) == (1, before)
+    assert (done["entries"], done["bytes"]) == (2, before)
     stats = daemon.ctl("cache", "stats")
-    assert (stats["entries"], stats["bytes"], stats["evictions_flush"]) == (0, 0, 1)
+    assert (stats["entries"], stats["bytes"], stats["evictions_flush"]) == (0, 0, 2)
     daemon.ctl("cache", "resize", "--max-entries", "0")
     assert daemon.ctl("cache", "stats")["enabled"] is False
 

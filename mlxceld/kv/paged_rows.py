@@ -1,0 +1,54 @@
+"""Between a row's caches and the block pool, for models all of whose caches are pageable.
+
+The pool knows layers as a flat list; a model's cache list may nest several caches in one item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mlx_lm.models.cache import CacheList, KVCache
+
+from mlxceld.kv import row_caches
+from mlxceld.kv.row_caches import Caches
+from mlxceld.kv.slabs import KeysAndValues, LayerShape
+
+
+def pageable_leaves(row: Caches) -> list[KVCache]:
+    """The key/value caches of a row in order; raises TypeError for any other kind."""
+    return list(_leaves(row))
+
+
+def _leaves(caches: Sequence[Any]) -> Iterator[KVCache]:
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            yield from _leaves(cache.caches)
+        elif type(cache) is KVCache:
+            yield cache
+        else:
+            raise TypeError(f"{type(cache).__name__} does not keep every token's keys and values")
+
+
+def layer_shapes(row: Caches) -> list[LayerShape]:
+    """What the pool has to hold for each layer, read off a row that holds a token at least."""
+    shapes = []
+    for leaf in pageable_leaves(row):
+        keys, values = leaf.keys, leaf.values
+        shapes.append(
+            LayerShape(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, values.dtype)
+        )
+    return shapes
+
+
+def keys_and_values(row: Caches) -> list[KeysAndValues]:
+    """Each layer's keys and values ``[1, kv_heads, n, width]``, with unused room at the end."""
+    return [(leaf.keys, leaf.values) for leaf in pageable_leaves(row)]
+
+
+def row_of(module: Any, layers: Sequence[KeysAndValues], tokens: int) -> Caches:
+    """New caches for a model that hold ``tokens`` tokens: the given arrays themselves."""
+    row = row_caches.new_row(module)
+    for leaf, (keys, values) in zip(pageable_leaves(row), layers, strict=True):
+        leaf.keys, leaf.values, leaf.offset = keys, values, tokens
+    return row

@@ -1,0 +1,52 @@
+"""What the block store holds and hands out, and what it asks of the pool."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mlxceld.prompt_cache.key import Bucket
+
+Seal = Callable[[int, int], "Sequence[int] | None"]
+"""Copies tokens ``start`` to ``stop`` into new blocks; None, without effect, if they do not fit."""
+
+
+class Blocks(Protocol):
+    """What the store asks of the pool: references to blocks, never what is in them."""
+
+    block_size: int
+    bytes_per_block: int
+
+    def retain(self, blocks: Sequence[int]) -> None:
+        """Add a reference to each block."""
+
+    def release(self, blocks: Sequence[int]) -> object:
+        """Drop a reference to each block; without any it is free."""
+
+
+@dataclass(eq=False, slots=True)
+class BlockEntry:
+    """One stored prefix: its tokens and the blocks that hold them, the last perhaps in part.
+
+    Times are readings of the store's clock; ``hits`` counts adoptions, whole or in part.
+    """
+
+    bucket: Bucket
+    session: str
+    tokens: array[int]
+    table: tuple[int, ...]
+    created: float
+    last_used: float
+    hits: int = 0
+    client: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Stored tokens that a request begins with: ``blocks`` hold at least ``matched`` of them."""
+
+    entry: BlockEntry
+    matched: int
+    blocks: tuple[int, ...]
