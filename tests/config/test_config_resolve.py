@@ -181,10 +181,7 @@ def test_a_variables_first_name_wins_with_a_note(run: Resolve) -> None:
 def test_a_bad_first_name_leaves_the_second(run: Resolve) -> None:
     resolved = run({}, {"APC_BLOCK_SIZE": "32", "MLXCEL_APC_BLOCK_SIZE": "x"})
     assert resolved.settings.apc.block_size == 32
-    assert [warning.split()[0] for warning in resolved.warnings] == [
-        "MLXCEL_APC_BLOCK_SIZE",
-        "apc.block_size",
-    ]
+    assert [warning.split()[0] for warning in resolved.warnings] == ["MLXCEL_APC_BLOCK_SIZE"]
 
 
 def test_a_flag_names_every_variable_that_loses(run: Resolve) -> None:
@@ -346,11 +343,11 @@ IDLE = [name for name, row in SETTINGS.items() if row.spec.caveat == NO_EFFECT]
 
 
 def test_a_setting_without_effect_says_so_when_it_is_set(run: Resolve) -> None:
-    resolved = run({"apc.hash": "blake2b"}, {"APC_BLOCK_SIZE": "32"}, "prompt_cache.prefetch: on")
+    resolved = run({"apc.hash": "blake2b"}, {"MLXCEL_WARM_FILES": "a"}, "prompt_cache.prefetch: on")
     assert resolved.settings.apc.hash == "blake2b"
     assert set(resolved.warnings) == {
         f"{name} is set, but has no effect in this version"
-        for name in ("apc.hash", "apc.block_size", "prompt_cache.prefetch")
+        for name in ("apc.hash", "warm_files", "prompt_cache.prefetch")
     }
 
 
