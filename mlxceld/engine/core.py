@@ -339,15 +339,24 @@ class EngineCore:
             delta = sequence.output.finish() if sequence.output is not None else None
             if delta is not None:
                 self._tell(sequence, delta)
-            self._reuse.donate(sequence)
             queued, prefill, decode = spans(sequence, now)
             stop_text = sequence.output.stop_text if sequence.output is not None else None
             self._tell(
                 sequence,
                 Finished(reason, sequence.usage(), stop_text, queued, prefill, decode),
             )
-            self._forget(sequence)
             self._recorder.finish(sequence, reason.value, now)
+        # Callers are told before what they leave is stored, which takes time. The next request is
+        # looked at after this step only, so it finds everything.
+        self._hand_over()
+        for sequence, _ in ended:
+            self._drop(sequence)
+            try:
+                self._reuse.donate(sequence)
+            except Exception:
+                # It has its answer; what is lost is only that the next one could have been quicker.
+                log.exception("what request %s computed could not be kept", sequence.request.id)
+            sequence.row = None
 
     def _request_fault(self, sequence: Sequence, error: Exception) -> None:
         log.error("request %s failed: %s", sequence.request.id, error, exc_info=error, stacklevel=2)
@@ -361,8 +370,11 @@ class EngineCore:
         self._recorder.finish(sequence, "error", now, error=message)
 
     def _forget(self, sequence: Sequence) -> None:
-        sequence.phase = Phase.DONE
+        self._drop(sequence)
         sequence.row = None
+
+    def _drop(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
         self._in_flight.pop(sequence.request.id, None)
 

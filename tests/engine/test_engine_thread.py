@@ -231,6 +231,7 @@ async def test_the_trace_is_switched_while_it_runs(
     engine = await _ready(start(prompt_cache={"min_prefix": 4}))
     caplog.set_level("INFO", logger="mlxceld.apc")
     await _result(engine.submit([_request("a", 40)])[0])
+    await _until(lambda: len(engine.trace_tail(10)) == 1)
     engine.set_trace(True)
     assert engine.snapshot.trace_enabled
     await _result(engine.submit([_request("b", 60)])[0])

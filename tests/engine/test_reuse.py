@@ -122,3 +122,25 @@ async def test_hits_go_with_the_conversation(core: Make) -> None:
     for turn in range(3):
         tokens = [*tokens, *(await warm.alone(tokens, max_tokens=4, ignore_eos=True)).tokens, 7]
         assert [entry.hits for entry in warm.store.entries()] == [turn]
+
+
+@pytest.mark.parametrize("backend", ["dense", "paged"])
+async def test_a_donation_that_fails_costs_nobody_his_answer(
+    core: Make, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    warm = core(cache=True, backend=backend)
+    want = (await core().alone("steady", max_tokens=12, ignore_eos=True)).tokens
+    steady = warm.submit("steady", max_tokens=12, ignore_eos=True)
+    short = warm.submit("short", max_tokens=2, ignore_eos=True)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("nothing can be kept")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(warm.reuse, "donate", fail)
+        await warm.run()
+    assert warm.results[short].reason is FinishReason.LENGTH
+    assert warm.results[steady].tokens == want
+    assert len(warm.store) == 0
+    assert (await warm.alone("steady", max_tokens=12, ignore_eos=True)).tokens == want
+    assert len(warm.store) == 1
