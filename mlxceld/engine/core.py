@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from mlxceld.engine import in_flight
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.events import (
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 
 _CLEAR_EVERY_STEPS = 512
 """MLX keeps freed buffers; growing batches leave odd sizes behind that nothing reuses."""
+
+_WORTH_SHARING_EARLY = 128
+"""A prompt of which so many tokens were computed is stored before its answer is generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class EngineCore:
         self._chunks = ChunkSize(limits.prefill_chunk)
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
+        self._orphans: list[Sequence] = []
         self._outbox: list[tuple[EventStream, Event]] = []
 
     # What the engine thread asks.
@@ -169,15 +174,24 @@ class EngineCore:
         self._end(ended, now)
 
     def _admit(self) -> None:
+        orphans, self._orphans = self._orphans, []
+        for sequence in orphans:
+            self._attempt(self._place, sequence)
         if not self._scheduler.waiting:
             return
         now = self._clock()
         for sequence in self._scheduler.admit(len(self._batch) + self._still_in_flight()):
             sequence.prefill_started_at = now
-            try:
-                self._begin(sequence)
-            except Exception as error:
-                self._request_fault(sequence, error)
+            self._attempt(self._begin, sequence)
+
+    def _attempt(self, action: Callable[[Sequence], None], sequence: Sequence) -> None:
+        """Do something for one sequence; if it fails, that request alone does."""
+        if sequence.phase is Phase.DONE:
+            return
+        try:
+            action(sequence)
+        except Exception as error:
+            self._request_fault(sequence, error)
 
     def _still_in_flight(self) -> int:
         """Rows that have left the batch with their last token still being computed."""
@@ -193,9 +207,28 @@ class EngineCore:
             request.sampling, sequence.seed, self._model.status.vocab_size
         )
         sequence.output = TokenOutput(self._model.text, sequence.prompt, request.sampling.stop)
+        self._place(sequence)
+
+    def _place(self, sequence: Sequence) -> None:
+        """Let a sequence adopt what is stored, or follow one that is computing its beginning."""
+        leader, common = in_flight.leader_of(sequence, self._scheduler.computing(), self._reuse)
+        if leader is not None and leader.prefilled < common:
+            in_flight.follow(sequence, leader, common)
+            return
+        if leader is not None:
+            self._reuse.share(leader)
         self._reuse.adopt(sequence)
         if sequence.row is None:
             sequence.row = row_caches.new_row(self._model.module)
+
+    def _let_go(self, leader: Sequence) -> None:
+        """Store what followers of a sequence wait for, and let those go on who have it all."""
+        ready = in_flight.ready(leader)
+        if ready:
+            self._reuse.share(leader)
+        for follower in ready:
+            in_flight.part(follower)
+            self._attempt(self._place, follower)
 
     def _prefill(self) -> None:
         streaming = len(self._batch) > 0
@@ -206,7 +239,7 @@ class EngineCore:
         rows = [sequence.row for sequence in group if sequence.row is not None]
         merged = len(group) > 1
         caches = row_caches.merge(rows) if merged else rows[0]
-        sizes = [min(chunk, sequence.prefill_left) for sequence in group]
+        sizes = [min(chunk, in_flight.until_shared(sequence)) for sequence in group]
         started = self._clock()
         if max(sizes):
             parts = [
@@ -225,6 +258,7 @@ class EngineCore:
                     sequence,
                     PrefillProgress(sequence.prefilled, len(sequence.prompt), sequence.cached),
                 )
+            self._let_go(sequence)
             if not sequence.prefill_left:
                 done.append(sequence)
         if done:
@@ -235,6 +269,8 @@ class EngineCore:
     ) -> None:
         now = self._clock()
         for sequence in sequences:
+            if sequence.prefilled - sequence.cached >= _WORTH_SHARING_EARLY:
+                self._reuse.share(sequence)
             sequence.phase = Phase.DECODE
             sequence.decode_started_at = now
             self._scheduler.remove(sequence)
@@ -376,6 +412,9 @@ class EngineCore:
     def _drop(self, sequence: Sequence) -> None:
         sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
+        in_flight.part(sequence)
+        # Placed anew in the next step, when what this one has computed is stored.
+        self._orphans += in_flight.abandon(sequence)
         self._in_flight.pop(sequence.request.id, None)
 
     def _tell(self, sequence: Sequence, event: Event) -> None:

@@ -14,6 +14,7 @@ from mlxceld.prompt_cache.rejects import RejectReason
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.pool import BlockPool, PoolStats
+    from mlxceld.kv.row_caches import Caches
     from mlxceld.prompt_cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,28 @@ class PagedReuse:
         sequence.row = row
         sequence.prefilled = sequence.cached = match.matched
 
+    def expected(self, sequence: Sequence) -> int | None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        if not self.store.enabled:
+            return None
+        match = self.store.find(
+            bucket_of(self._model_id, sequence),
+            sequence.request.session,
+            sequence.prompt,
+            len(sequence.prompt) - 1,
+        )
+        return 0 if match is None else match.matched
+
+    def share(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        if sequence.row is not None:
+            self._insert(
+                sequence,
+                sequence.row,
+                sequence.prompt[: sequence.prefilled],
+                record_refusal=False,
+            )
+
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         return self.store.enabled and sequence.fed >= self.store.min_prefix
@@ -77,10 +100,14 @@ class PagedReuse:
                 context_len=len(tokens),
             )
             return
+        self._insert(sequence, row or [], tokens)
 
+    def _insert(
+        self, sequence: Sequence, row: Caches, tokens: list[int], *, record_refusal: bool = True
+    ) -> None:
         def seal(start: int, stop: int) -> list[int] | None:
-            # Asked for only where the row is wanted: otherwise the store refuses before.
-            return self._pool.seal(paged_rows.keys_and_values(row or []), start, stop)
+            # Called only where the store wants the tokens, and then there is a row.
+            return self._pool.seal(paged_rows.keys_and_values(row), start, stop)
 
         self.store.insert(
             bucket_of(self._model_id, sequence),
@@ -89,6 +116,7 @@ class PagedReuse:
             seal,
             seq_id=sequence.seq_id,
             client=sequence.request.client,
+            record_refusal=record_refusal,
         )
 
     def settle(self) -> None:

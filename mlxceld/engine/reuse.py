@@ -51,6 +51,12 @@ class PromptReuse(Protocol):
         ``prefilled`` and ``cached``; on a miss they stay as they are.
         """
 
+    def expected(self, sequence: Sequence) -> int | None:
+        """How many tokens :meth:`adopt` would find now; None where nothing can be shared early."""
+
+    def share(self, sequence: Sequence) -> None:
+        """Store what a sequence in prefill has computed so far; its row stays as it is."""
+
     def wants(self, sequence: Sequence) -> bool:
         """Whether a sequence's caches will be worth taking out of the batch when it ends."""
 
@@ -104,6 +110,13 @@ class WholePrefixReuse:
         sequence.row = row
         sequence.prefilled = sequence.cached = taken.matched
         sequence.chain_hits = taken.entry.hits
+
+    def expected(self, sequence: Sequence) -> int | None:
+        """See :class:`PromptReuse`; a row in use cannot be given away."""
+        return None
+
+    def share(self, sequence: Sequence) -> None:
+        """See :class:`PromptReuse`."""
 
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`PromptReuse`."""

@@ -60,14 +60,19 @@ class Scheduler:
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
 
+    def computing(self) -> list[Sequence]:
+        """The prefilling sequences that do not wait for another one's tokens, oldest first."""
+        return [sequence for sequence in self._prefilling if sequence.follows is None]
+
     def next_group(self, chunk: int) -> list[Sequence]:
         """The sequences whose tokens the next chunk computes.
 
         Either one sequence, which may need more chunks after this one, or several that together
         fit ``chunk`` tokens with their padding and are done with it. Empty if none is prefilling.
         """
-        short = [s for s in self._prefilling if s.prefill_left <= chunk]
-        long = [s for s in self._prefilling if s.prefill_left > chunk]
+        computing = self.computing()
+        short = [s for s in computing if s.prefill_left <= chunk]
+        long = [s for s in computing if s.prefill_left > chunk]
         if long and (self._long_is_next or not short):
             self._long_is_next = False
             return long[:1]
@@ -78,13 +83,12 @@ class Scheduler:
         if not candidates:
             return []
         group = candidates[:1]
-        # A row that brings adopted tokens goes alone: padding it would move its past.
-        if group[0].prefilled or not group[0].prefill_left:
+        if _goes_alone(group[0]):
             return group
         tokens = widest = group[0].prefill_left
         for sequence in candidates[1:]:
             left = sequence.prefill_left
-            if sequence.prefilled or not left:
+            if _goes_alone(sequence):
                 continue
             wider = max(widest, left)
             padded = wider * (len(group) + 1)
@@ -95,3 +99,12 @@ class Scheduler:
             group.append(sequence)
             tokens, widest = tokens + left, wider
         return group
+
+
+def _goes_alone(sequence: Sequence) -> bool:
+    """Whether a sequence is computed by itself.
+
+    Padding would move the past of a row that brings adopted tokens, and from a merged row nothing
+    can be shared with those who follow it.
+    """
+    return bool(sequence.prefilled or sequence.followers or not sequence.prefill_left)

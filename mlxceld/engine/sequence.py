@@ -33,6 +33,8 @@ class Sequence:
     prompt tokens in them, ``cached`` of which were adopted, from a conversation that was adopted
     ``chain_hits`` times. ``launched`` counts the tokens whose sampling has been started: at most
     one more than ``generated`` holds. ``max_tokens`` is the request's limit cut to the context.
+    A sequence that ``follows`` another waits until that one has computed the ``shared_tokens``
+    that both begin with; ``followers`` is the other side of it.
     """
 
     seq_id: int
@@ -46,6 +48,9 @@ class Sequence:
     sampler: RowSampler | None = None
     output: TokenOutput | None = None
     row: Caches | None = None
+    follows: Sequence | None = None
+    shared_tokens: int = 0
+    followers: list[Sequence] = field(default_factory=list)
     prompt: list[int] = field(default_factory=list)
     prefilled: int = 0
     cached: int = 0

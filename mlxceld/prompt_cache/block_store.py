@@ -163,18 +163,22 @@ class BlockStore:
         *,
         seq_id: int | None = None,
         client: str | None = None,
+        record_refusal: bool = True,
     ) -> RejectReason | None:
         """Store a prefix; returns why not, or None when it is stored.
 
         Blocks that another entry holds already are shared; ``seal`` is called for the tokens
         after them only. A refused insert changes nothing that is stored, but for what was evicted
-        to make room. An equal entry of the session is replaced.
+        to make room. An equal entry of the session is replaced. ``record_refusal`` is off for what
+        is only an early donation: a request is refused once, at its end.
         """
         ids = as_tokens(tokens)
         reason = self._refusal(len(ids))
         table = None if reason is not None else self._table(bucket, ids, seal)
         if table is None:
             reason = reason or RejectReason.LAYOUT_CONSTRAINTS
+            if not record_refusal:
+                return reason
             self.counters.rejections_oversized += reason is RejectReason.OVERSIZED
             self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
             return reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ def as_tokens(ids: Iterable[int]) -> array[int]:
     return array(TYPE_CODE, ids)
 
 
-def common_length(a: array[int], b: array[int]) -> int:
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading items are equal."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
