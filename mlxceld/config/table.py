@@ -172,7 +172,6 @@ class ApcSettings:
         help="What blocks are hashed with.",
         section="Prompt cache",
         env_aliases=("APC_HASH",),
-        caveat=NO_EFFECT,
     )
     trace: bool = setting(
         kinds.BoolKind(),

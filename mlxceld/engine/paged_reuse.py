@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
+    from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,10 @@ class PagedReuse:
     def pool_stats(self) -> PoolStats | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         return self._pool.stats()
+
+    def chain_stats(self) -> ChainStats | None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self.store.chain_stats()
 
     def check(self) -> None:
         """Raise AssertionError if store and pool do not agree; between adoptions only."""

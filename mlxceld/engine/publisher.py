@@ -152,6 +152,7 @@ class Publisher:
         recorder, apc = self.recorder, self._settings.apc
         store = self._whole if self.reuse is None else self.reuse.store
         pool = None if self.reuse is None else self.reuse.pool_stats()
+        chains = None if self.reuse is None else self.reuse.chain_stats()
         stats = CacheStats(
             apc_enabled=pool is not None and store.enabled and apc.enabled,
             block_size=apc.block_size,
@@ -165,6 +166,8 @@ class Publisher:
         if pool is not None:
             numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}
             stats = replace(stats, **numbers)
+        if chains is not None:
+            stats = replace(stats, **asdict(chains))
         return fill(stats, store, self._rejects)
 
 

@@ -16,6 +16,7 @@ from mlxceld.prompt_cache.stats import CountedStore
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.pool import PoolStats
+    from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.reports import BudgetChange, FlushReport, ResizeReport
     from mlxceld.prompt_cache.store import PrefixStore
 
@@ -68,6 +69,9 @@ class PromptReuse(Protocol):
 
     def pool_stats(self) -> PoolStats | None:
         """The block pool's numbers; None without one."""
+
+    def chain_stats(self) -> ChainStats | None:
+        """The stored blocks by their hashes; None without blocks."""
 
 
 def bucket_of(model_id: str, sequence: Sequence) -> Bucket:
@@ -156,5 +160,9 @@ class WholePrefixReuse:
         """See :class:`PromptReuse`; arrays go with their entries."""
 
     def pool_stats(self) -> PoolStats | None:
+        """See :class:`PromptReuse`."""
+        return None
+
+    def chain_stats(self) -> ChainStats | None:
         """See :class:`PromptReuse`."""
         return None

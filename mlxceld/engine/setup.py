@@ -96,6 +96,7 @@ def make_reuse(
         whole.rejects,
         min_prefix=whole.min_prefix,
         partial=settings.apc.enabled,
+        algorithm=settings.apc.hash,
     )
     log.info("prompt cache: blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
     return PagedReuse(store, pool, model.module, model.status.id)

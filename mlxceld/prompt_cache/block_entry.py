@@ -30,6 +30,8 @@ class Blocks(Protocol):
 class BlockEntry:
     """One stored prefix: its tokens and the blocks that hold them, the last perhaps in part.
 
+    ``hashes`` is the chain of the blocks, one each.
+
     Times are readings of the store's clock; ``hits`` counts adoptions, whole or in part.
     """
 
@@ -37,6 +39,7 @@ class BlockEntry:
     session: str
     tokens: array[int]
     table: tuple[int, ...]
+    hashes: tuple[bytes, ...]
     created: float
     last_used: float
     hits: int = 0
@@ -50,3 +53,16 @@ class Match:
     entry: BlockEntry
     matched: int
     blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStats:
+    """Blocks by their hashes, which tell them apart by all that comes before them too.
+
+    ``total_blocks_stored`` counts a block for each entry that has it, ``unique_block_hashes``
+    once; ``apc_active_entries`` have a chain.
+    """
+
+    total_blocks_stored: int
+    unique_block_hashes: int
+    apc_active_entries: int

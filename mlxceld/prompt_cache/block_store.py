@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mlxceld.prompt_cache.block_entry import BlockEntry, Blocks, Match, Seal
+from mlxceld.prompt_cache.block_entry import BlockEntry, Blocks, ChainStats, Match, Seal
+from mlxceld.prompt_cache.block_hash import Chain, extend_chain
 from mlxceld.prompt_cache.entry import Counters
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket, session_matches
@@ -35,6 +36,7 @@ class BlockStore:
         enabled: bool = True,
         min_prefix: int = 1,
         partial: bool = True,
+        algorithm: str = "sha256",
     ) -> None:
         self.counters = Counters()
         self.rejects = rejects
@@ -45,12 +47,14 @@ class BlockStore:
         self._emit = on_event
         self._switched_on = enabled
         self._partial = partial
+        self._algorithm = algorithm
         self._generation = 0
         self._indexes: dict[Bucket, RadixIndex[BlockEntry]] = {}
         # Least recently used first.
         self._by_use: dict[int, BlockEntry] = {}
         # Each entry has a reference to the pool for each block of its table.
-        self._holders = Holders()
+        self._holders: Holders[int] = Holders()
+        self._hashes: Holders[bytes] = Holders()
 
     def __len__(self) -> int:
         return len(self._by_use)
@@ -74,6 +78,10 @@ class BlockStore:
     def enabled(self) -> bool:
         """Whether anything can be stored."""
         return self._enabled_under(self._budget)
+
+    def chain_stats(self) -> ChainStats:
+        """The block hashes of all entries, counted."""
+        return ChainStats(self._hashes.total, len(self._hashes), len(self))
 
     def entries(self) -> list[BlockEntry]:
         """Every stored entry, the least recently used first."""
@@ -182,12 +190,14 @@ class BlockStore:
             self.counters.rejections_oversized += reason is RejectReason.OVERSIZED
             self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
             return reason
+        hashes = self._chain(bucket, ids)
         hits = self._replace(bucket, ids, session)
         now = self._clock()
-        entry = BlockEntry(bucket, session, ids, table, now, now, hits, client)
+        entry = BlockEntry(bucket, session, ids, table, hashes, now, now, hits, client)
         self._indexes.setdefault(bucket, RadixIndex()).add(ids, session, entry)
         self._by_use[id(entry)] = entry
         self._holders.add(table)
+        self._hashes.add(hashes)
         self.counters.inserts += 1
         self._emit(
             "store",
@@ -297,6 +307,8 @@ class BlockStore:
         for entry in entries:
             blocks = self._blocks_for(len(entry.tokens))
             assert len(entry.table) == blocks, f"{len(entry.table)} blocks, {blocks} needed"
+        hashes = Holders(entry.hashes for entry in entries)
+        assert hashes == self._hashes, f"{len(hashes)} hashes, {len(self._hashes)} booked"
         recount = Holders(entry.table for entry in entries)
         assert recount == self._holders, f"{len(recount)} blocks held, {len(self._holders)} booked"
         indexed = sum(len(index) for index in self._indexes.values())
@@ -384,6 +396,14 @@ class BlockStore:
             return entry.table[: self._blocks_for(depth)]
         return entry.table[: depth // self._pool.block_size]
 
+    def _chain(self, bucket: Bucket, ids: array[int]) -> Chain:
+        """The hash chain of a new entry; what a stored entry shares of it is not hashed again."""
+        index = self._indexes.get(bucket)
+        found = index.longest(ids) if index is not None else None
+        size = self._pool.block_size
+        known = () if found is None else found[1].hashes[: found[0] // size]
+        return extend_chain(known, ids, size, self._algorithm, bucket.media)
+
     def _replace(self, bucket: Bucket, ids: array[int], session: str) -> int:
         """Drop the session's equal entry, if there is one; its hits."""
         index = self._indexes.get(bucket)
@@ -452,4 +472,5 @@ class BlockStore:
             del self._indexes[entry.bucket]
         del self._by_use[id(entry)]
         self._holders.drop(entry.table)
+        self._hashes.drop(entry.hashes)
         self._pool.release(entry.table)

@@ -1,23 +1,26 @@
-"""How many entries hold each block: one that several hold counts once, and goes with the last."""
+"""How many entries hold each thing: what several hold counts once, and goes with the last."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
-class Holders:
-    """Counts, by block, the entries whose table has it. ``len`` is how many blocks are held."""
+class Holders(Generic[T]):
+    """Counts, by block (id or hash), the entries that have it. ``len`` is how many are held."""
 
-    def __init__(self, tables: Iterable[Iterable[int]] = ()) -> None:
-        self._counts: Counter[int] = Counter()
+    def __init__(self, tables: Iterable[Iterable[T]] = ()) -> None:
+        self._counts: Counter[T] = Counter()
         for table in tables:
             self._counts.update(table)
 
     def __len__(self) -> int:
         return len(self._counts)
 
-    def __contains__(self, block: int) -> bool:
+    def __contains__(self, block: T) -> bool:
         return block in self._counts
 
     def __eq__(self, other: object) -> bool:
@@ -25,30 +28,35 @@ class Holders:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def add(self, table: Iterable[int]) -> None:
+    def add(self, table: Iterable[T]) -> None:
         """One more entry holds these blocks."""
         self._counts.update(table)
 
-    def drop(self, table: Iterable[int]) -> None:
+    def drop(self, table: Iterable[T]) -> None:
         """One entry fewer holds these blocks."""
         for block in table:
             self._counts[block] -= 1
             if not self._counts[block]:
                 del self._counts[block]
 
-    def copy(self) -> Holders:
+    @property
+    def total(self) -> int:
+        """How many are held, counted for each entry."""
+        return self._counts.total()
+
+    def copy(self) -> Holders[T]:
         """The same counts, to try something on."""
-        other = Holders()
+        other: Holders[T] = Holders()
         other._counts = Counter(self._counts)
         return other
 
-    def freed_by(self, tables: Iterable[Iterable[int]]) -> int:
+    def freed_by(self, tables: Iterable[Iterable[T]]) -> int:
         """How many blocks nobody would hold any more if all these entries went."""
-        gone: Counter[int] = Counter()
+        gone: Counter[T] = Counter()
         for table in tables:
             gone.update(table)
         return sum(count == self._counts[block] for block, count in gone.items())
 
-    def remap(self, moved: Mapping[int, int]) -> None:
+    def remap(self, moved: Mapping[T, T]) -> None:
         """Follow blocks that have moved: old id to new id."""
         self._counts = Counter({moved.get(b, b): count for b, count in self._counts.items()})
