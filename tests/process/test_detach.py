@@ -14,6 +14,8 @@ import fcntl, json, os, signal, sys
 from pathlib import Path
 from mlxceld.process.detach import StartError, start_detached
 
+# As in a terminal, also where the tests themselves run in the background and ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 state = Path(sys.argv[1])
 patience = float(sys.argv[2])
 
