@@ -268,8 +268,11 @@ class EngineCore:
         self, sequences: list[Sequence], caches: row_caches.Caches, *, merged: bool
     ) -> None:
         now = self._clock()
-        for sequence in sequences:
+        for i, sequence in enumerate(sequences):
             if sequence.prefilled - sequence.cached >= _WORTH_SHARING_EARLY:
+                if merged:
+                    # What it was computed into is a row of the group's caches, not its own.
+                    sequence.row = row_caches.extract(caches, i)
                 self._reuse.share(sequence)
             sequence.phase = Phase.DECODE
             sequence.decode_started_at = now

@@ -75,13 +75,14 @@ class PagedReuse:
 
     def share(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if sequence.row is not None:
-            self._insert(
-                sequence,
-                sequence.row,
-                sequence.prompt[: sequence.prefilled],
-                record_refusal=False,
-            )
+        if sequence.row is None:
+            return
+        tokens = sequence.prompt[: sequence.prefilled]
+        try:
+            self._insert(sequence, sequence.row, tokens, record_refusal=False)
+        except Exception:
+            # Who would have adopted it computes it again: slower, never wrong.
+            log.exception("a prefix of %d tokens could not be shared early", len(tokens))
 
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

@@ -56,7 +56,10 @@ class PromptReuse(Protocol):
         """How many tokens :meth:`adopt` would find now; None where nothing can be shared early."""
 
     def share(self, sequence: Sequence) -> None:
-        """Store what a sequence in prefill has computed so far; its row stays as it is."""
+        """Store what a sequence in prefill has computed so far; its row stays as it is.
+
+        Nobody fails where that fails: it is logged, and the sequence goes on.
+        """
 
     def wants(self, sequence: Sequence) -> bool:
         """Whether a sequence's caches will be worth taking out of the batch when it ends."""

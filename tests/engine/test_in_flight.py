@@ -9,6 +9,7 @@ import pytest
 from engine_harness import CoreHarness, random_prompt
 from mlxceld.engine.events import Failed, FinishReason
 from mlxceld.engine.sequence import Phase
+from mlxceld.kv.pool import BlockPool
 
 Make = Callable[..., CoreHarness]
 
@@ -149,3 +150,34 @@ async def test_nobody_waits_where_nothing_can_be_shared(core: Make) -> None:
         assert all(s.follows is None for s in harness.core.sequences())
         await harness.run()
         assert all(_cached(harness, i) == 0 for i in prompts)
+
+
+async def test_prompts_computed_as_one_group_are_shared_early_too(core: Make) -> None:
+    prompts = [random_prompt(i, 150 + 20 * i) for i in range(3)]
+    harness = core(cache=True, backend="paged", prefill_chunk=1024)
+    ids = _submit(harness, prompts)
+    await harness.step(1)
+    assert [len(entry.tokens) for entry in harness.store.entries()] == [149, 169, 189]
+    adopter = harness.submit([*prompts[1], 7, 7], max_tokens=6, ignore_eos=True, logprobs=0)
+    await harness.run()
+    assert _cached(harness, adopter) == 169
+    await _check_answers(harness, core(), {**ids, adopter: [*prompts[1], 7, 7]})
+    harness.check()
+
+
+async def test_nobody_fails_where_sharing_early_fails(
+    core: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = random_prompt(1, 200)
+    harness = core(cache=True, backend="paged", prefill_chunk=64)
+    prompts = _submit(harness, [[*prefix, i, *random_prompt(i, 7)] for i in range(3)])
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the pool is not well")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockPool, "seal", fail)
+        await harness.run()
+    await _check_answers(harness, core(), prompts)
+    assert harness.recorder.prompt_tokens_computed == 3 * 208
+    harness.check()
