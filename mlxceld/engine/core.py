@@ -20,18 +20,16 @@ from mlxceld.engine.events import (
     Finished,
     FinishReason,
     PrefillProgress,
-    TokenLogprob,
 )
 from mlxceld.engine.output import TokenOutput
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.recorder import Recorder, spans
 from mlxceld.engine.reuse import PromptReuse
-from mlxceld.engine.sampling import RowSampler
+from mlxceld.engine.sampling import RowSampler, token_logprob
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
 from mlxceld.engine.stream import EventStream, deliver
 from mlxceld.kv import row_caches
-from mlxceld.kv.host import as_float, as_floats, as_ints
 
 if TYPE_CHECKING:
     from mlxceld.engine.probe import BatchVerdict
@@ -74,7 +72,6 @@ class EngineCore:
         self._clock = clock
         self._reuse = reuse
         self._recorder = recorder
-        self._verdict = verdict
         self._scheduler = Scheduler(limits.max_batch_size, padded_prefill=verdict.padded_prefill)
         self._batch = DecodeBatch(model.module, batched=verdict.batched_decode)
         self._chunks = ChunkSize(limits.prefill_chunk)
@@ -328,44 +325,21 @@ class EngineCore:
         self, row: Sequence, token: int, logprobs: LogprobArrays | None, now: float
     ) -> FinishReason | None:
         """Append one token to its row; the reason if the row is done with it."""
-        params, output = row.request.sampling, row.output
+        params, output, codec = row.request.sampling, row.output, self._model.text
         if output is None:
             raise RuntimeError("a row decodes without an output")
         row.generated.append(token)
-        self._recorder.tokens_generated += 1
-        self._time_token(row, now)
-        if token in self._model.text.eos_ids and not params.ignore_eos:
+        self._recorder.account_token(row, now)
+        if token in codec.eos_ids and not params.ignore_eos:
             row.ended_by_eos = True
             return FinishReason.STOP
-        detail = None if logprobs is None else self._logprob(token, logprobs)
+        detail = None if logprobs is None else token_logprob(codec, token, logprobs)
         delta = output.add(token, detail)
         if delta is not None:
             self._tell(row, delta)
         if output.stop_text is not None:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(row.generated) >= row.max_tokens else None
-
-    def _time_token(self, row: Sequence, now: float) -> None:
-        if row.last_token_at is None:
-            row.first_token_at = now
-            self._recorder.observe("time_to_first_token_seconds", now - row.submitted_at)
-        else:
-            self._recorder.observe("inter_token_latency_seconds", now - row.last_token_at)
-        row.last_token_at = now
-
-    def _logprob(self, token: int, arrays: LogprobArrays) -> TokenLogprob:
-        codec = self._model.text
-
-        def entry(at: int, value: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
-            return TokenLogprob(at, codec.token_text(at), codec.token_bytes(at), value, top)
-
-        top: tuple[TokenLogprob, ...] = ()
-        if arrays.top_tokens is not None and arrays.top_values is not None:
-            pairs = zip(as_floats(arrays.top_values), as_ints(arrays.top_tokens), strict=True)
-            top = tuple(
-                entry(at, value) for value, at in sorted(pairs, key=lambda p: (-p[0], p[1]))
-            )
-        return entry(token, as_float(arrays.chosen), top)
 
     # Ends.
 
@@ -405,14 +379,12 @@ class EngineCore:
 
     def _fail(self, sequence: Sequence, kind: FailureKind, message: str, now: float) -> None:
         self._tell(sequence, Failed(kind, message, sequence.usage()))
-        self._forget(sequence)
-        self._recorder.finish(sequence, "error", now, error=message)
-
-    def _forget(self, sequence: Sequence) -> None:
         self._drop(sequence)
         sequence.row = None
+        self._recorder.finish(sequence, "error", now, error=message)
 
     def _drop(self, sequence: Sequence) -> None:
+        """Take an ended sequence off the books; its row is the caller's to store or forget."""
         sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
         in_flight.part(sequence)

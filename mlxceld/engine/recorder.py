@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from mlxceld.prompt_cache.key import session_hash
 from mlxceld.telemetry.buckets import BUCKETS
 from mlxceld.telemetry.histogram import Histogram, HistogramSnapshot
+from mlxceld.telemetry.logging import REQUEST_LOGGER
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
 
-_requests_log = logging.getLogger("mlxceld.request")
+_requests_log = logging.getLogger(REQUEST_LOGGER)
 
 
 class Recorder:
@@ -37,10 +38,6 @@ class Recorder:
         """Count a value into the histogram of that name."""
         self._histograms[name].observe(value)
 
-    def count_outcome(self, endpoint: str, outcome: str) -> None:
-        """Count a request that ended, or was turned away."""
-        self._outcomes[endpoint, outcome] += 1
-
     def account_prefill(self, sequence: Sequence) -> None:
         """Move a request's prompt counters, once, when its prefill ends or is given up."""
         if sequence.accounted:
@@ -55,6 +52,15 @@ class Recorder:
         self.prompt_tokens_reused += sequence.cached
         self.prompt_tokens_computed += reached - sequence.cached
 
+    def account_token(self, sequence: Sequence, now: float) -> None:
+        """Count a generated token, and time it from the one before or from the submission."""
+        self.tokens_generated += 1
+        if sequence.last_token_at is None:
+            self.observe("time_to_first_token_seconds", now - sequence.submitted_at)
+        else:
+            self.observe("inter_token_latency_seconds", now - sequence.last_token_at)
+        sequence.last_token_at = now
+
     def finish(self, sequence: Sequence, outcome: str, now: float, error: str = "") -> None:
         """Record the end of a request: counters, histograms and its one canonical log line."""
         request, usage = sequence.request, sequence.usage()
@@ -62,7 +68,7 @@ class Recorder:
         self.completion_tokens += usage.completion_tokens
         self.ended += 1
         self.ended_well += not error
-        self.count_outcome(request.endpoint, outcome)
+        self._outcomes[request.endpoint, outcome] += 1
         queued, prefill, decode = spans(sequence, now)
         for name, seconds in (
             ("request_queue_seconds", queued),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 from mlx_lm.sample_utils import (
@@ -22,7 +23,12 @@ from mlx_lm.sample_utils import (
     make_repetition_penalty,
 )
 
+from mlxceld.engine.events import TokenLogprob
 from mlxceld.engine.request import SamplingParams
+from mlxceld.kv.host import as_float, as_floats, as_ints
+
+if TYPE_CHECKING:
+    from mlxceld.models.text import TextCodec
 
 _WHOLE_HISTORY = 1 << 31
 
@@ -144,3 +150,19 @@ def logprobs_of(logits: mx.array, token: mx.array, top: int) -> LogprobArrays:
         return LogprobArrays(row[token], None, None)
     best = mx.argpartition(-row, kth=top - 1)[:top]
     return LogprobArrays(row[token], best, row[best])
+
+
+def token_logprob(codec: TextCodec, token: int, arrays: LogprobArrays) -> TokenLogprob:
+    """A token with its log-probability and its alternatives, the likeliest first; waits for them.
+
+    Alternatives that are equally likely come in the order of their ids.
+    """
+
+    def entry(at: int, value: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+        return TokenLogprob(at, codec.token_text(at), codec.token_bytes(at), value, top)
+
+    top: tuple[TokenLogprob, ...] = ()
+    if arrays.top_tokens is not None and arrays.top_values is not None:
+        pairs = zip(as_floats(arrays.top_values), as_ints(arrays.top_tokens), strict=True)
+        top = tuple(entry(at, value) for value, at in sorted(pairs, key=lambda p: (-p[0], p[1])))
+    return entry(token, as_float(arrays.chosen), top)

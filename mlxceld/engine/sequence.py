@@ -57,13 +57,11 @@ class Sequence:
     chain_hits: int = 0
     generated: list[int] = field(default_factory=list)
     launched: int = 0
-    emitted: int = 0
     ended_by_eos: bool = False
     cancelled: bool = False
     accounted: bool = False
     prefill_started_at: float | None = None
     decode_started_at: float | None = None
-    first_token_at: float | None = None
     last_token_at: float | None = None
 
     @property
