@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from mlxceld.engine.reuse import bucket_of
+from mlxceld.engine.reuse import bucket_of, reject_without_row, worth_keeping
 from mlxceld.kv import paged_rows
 from mlxceld.prompt_cache.rejects import RejectReason
 
@@ -86,7 +86,7 @@ class PagedReuse:
 
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.store.enabled and sequence.fed >= self.store.min_prefix
+        return worth_keeping(self.store, sequence)
 
     def donate(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
@@ -95,12 +95,7 @@ class PagedReuse:
         if not tokens:
             return
         if row is None and self.wants(sequence):
-            self.store.reject(
-                RejectReason.EMPTY_SET,
-                session=sequence.request.session,
-                seq_id=sequence.seq_id,
-                context_len=len(tokens),
-            )
+            reject_without_row(self.store, sequence)
             return
         self._insert(sequence, row or [], tokens)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
 
@@ -11,38 +11,22 @@ from mlxceld.kv import row_caches
 from mlxceld.kv.row_caches import Caches
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectReason
-from mlxceld.prompt_cache.stats import CountedStore
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.pool import PoolStats
     from mlxceld.prompt_cache.block_entry import ChainStats
-    from mlxceld.prompt_cache.reports import BudgetChange, FlushReport, ResizeReport
+    from mlxceld.prompt_cache.ledger import Ledger
     from mlxceld.prompt_cache.store import PrefixStore
 
 log = logging.getLogger(__name__)
-
-
-class Store(CountedStore, Protocol):
-    """What every store of prefixes can do, whatever it holds."""
-
-    min_prefix: int
-
-    def flush(self, session: str | None = None, *, dry_run: bool = False) -> FlushReport:
-        """Drop entries."""
-
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> ResizeReport:
-        """Change the live limits."""
-
-    def sweep(self) -> int:
-        """Drop what has been idle too long; how many entries went."""
 
 
 class PromptReuse(Protocol):
     """What the core asks before a prefill and at a sequence's end."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Ledger[Any]:
         """Where prefixes are kept."""
 
     def adopt(self, sequence: Sequence) -> None:
@@ -80,6 +64,21 @@ class PromptReuse(Protocol):
 def bucket_of(model_id: str, sequence: Sequence) -> Bucket:
     """The namespace in which a sequence's tokens mean the same."""
     return Bucket(model_id, sequence.request.template_signature)
+
+
+def worth_keeping(store: Ledger[Any], sequence: Sequence) -> bool:
+    """Whether a store would look at what a sequence has computed."""
+    return store.enabled and sequence.fed >= store.min_prefix
+
+
+def reject_without_row(store: Ledger[Any], sequence: Sequence) -> None:
+    """Record that a sequence ended without caches to store, though it was worth keeping."""
+    store.reject(
+        RejectReason.EMPTY_SET,
+        session=sequence.request.session,
+        seq_id=sequence.seq_id,
+        context_len=sequence.fed,
+    )
 
 
 class WholePrefixReuse:
@@ -127,7 +126,7 @@ class WholePrefixReuse:
 
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`PromptReuse`."""
-        return self.store.enabled and sequence.fed >= self.store.min_prefix
+        return worth_keeping(self.store, sequence)
 
     def donate(self, sequence: Sequence) -> None:
         """See :class:`PromptReuse`."""
@@ -140,12 +139,7 @@ class WholePrefixReuse:
             mx.eval(row_caches.arrays(row))
             nbytes = row_caches.nbytes(row)
         elif self.wants(sequence):
-            self.store.reject(
-                RejectReason.EMPTY_SET,
-                session=sequence.request.session,
-                seq_id=sequence.seq_id,
-                context_len=len(tokens),
-            )
+            reject_without_row(self.store, sequence)
             return
         self.store.insert(
             bucket_of(self._model_id, sequence),

@@ -1,4 +1,4 @@
-"""What the whole-prefix store holds, hands out and counts."""
+"""What the whole-prefix store holds and hands out."""
 
 from __future__ import annotations
 
@@ -41,23 +41,3 @@ class Taken(Generic[P]):
     payload: P
     matched: int
     entry: Entry[P]
-
-
-@dataclass(slots=True)
-class Counters:
-    """Lifetime counts; a flush does not reset them.
-
-    ``inserts`` equals the entries present plus all that left: evicted, consumed, replaced.
-    """
-
-    lookups: int = 0
-    hits: int = 0
-    misses: int = 0
-    inserts: int = 0
-    consumed: int = 0
-    replaced: int = 0
-    evictions_lru: int = 0
-    evictions_ttl: int = 0
-    evictions_flush: int = 0
-    evictions_resize: int = 0
-    rejections_oversized: int = 0

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from mlxceld.prompt_cache.entry import Counters
+from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.rejects import RejectLog
-from mlxceld.prompt_cache.reports import Budget
 from mlxceld.telemetry.cache_stats import CacheStats
 
 
-class CountedStore(Protocol):
-    """What every store of prefixes can tell of itself."""
-
-    counters: Counters
-
-    def __len__(self) -> int:
-        """How many entries there are."""
-
-    @property
-    def bytes(self) -> int:
-        """What they hold."""
-
-    @property
-    def budget(self) -> Budget:
-        """The live limits."""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything can be stored."""
-
-
-def fill(stats: CacheStats, store: CountedStore, rejects: RejectLog) -> CacheStats:
+def fill(stats: CacheStats, store: Ledger[Any], rejects: RejectLog) -> CacheStats:
     """``stats`` with a store's numbers and the refusals filled in.
 
     Everything else (the work counters, the pool) is left as the caller set it.

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from mlxceld.prompt_cache.entry import Counters, Entry, Taken
-from mlxceld.prompt_cache.key import Bucket, session_matches
-from mlxceld.prompt_cache.radix import TYPE_CODE, RadixIndex, as_tokens
+from mlxceld.prompt_cache.entry import Entry, Taken
+from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.ledger import STORE_NAME, Ledger
+from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport
+from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import EventSink
 
 P = TypeVar("P")
 
-STORE_NAME = "kv"
-"""What events and flush orders call this store."""
 
-
-class PrefixStore(Generic[P]):
+class PrefixStore(Ledger[Entry[P]], Generic[P]):
     """Keeps donated prefixes within a budget of bytes, entries and idle time.
 
-    Belongs to one thread. ``clock`` is monotonic, in seconds. ``min_prefix`` is the fewest tokens
-    worth storing or adopting. The budget holds after every call; nothing that left is found again.
+    The budget holds after every call; nothing that left is found again. An entry is used once,
+    when it leaves, so that the order of use is also that of donation.
     """
 
     def __init__(
@@ -36,45 +34,13 @@ class PrefixStore(Generic[P]):
         enabled: bool = True,
         min_prefix: int = 1,
     ) -> None:
-        self.counters = Counters()
-        self.rejects = rejects
-        self.min_prefix = max(1, min_prefix)
-        self._budget = budget
-        self._clock = clock
-        self._emit = on_event
-        self._switched_on = enabled
-        self._generation = 0
+        super().__init__(budget, clock, on_event, rejects, enabled=enabled, min_prefix=min_prefix)
         self._bytes = 0
-        self._indexes: dict[Bucket, RadixIndex[Entry[P]]] = {}
-        # Oldest use first. An entry is used once, when it leaves, so this is also donation order.
-        self._by_age: dict[int, Entry[P]] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_age)
 
     @property
     def bytes(self) -> int:
         """What the stored payloads hold, in bytes."""
         return self._bytes
-
-    @property
-    def budget(self) -> Budget:
-        """The live limits."""
-        return self._budget
-
-    @property
-    def generation(self) -> int:
-        """How often the budget was changed."""
-        return self._generation
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything can be stored."""
-        return self._enabled_under(self._budget)
-
-    def entries(self) -> list[Entry[P]]:
-        """Every stored entry, the least recently used first."""
-        return list(self._by_age.values())
 
     def insert(
         self,
@@ -107,28 +73,14 @@ class PrefixStore(Generic[P]):
 
         ids = array(TYPE_CODE, tokens)  # a copy: the caller's may grow
         self.sweep()
-        index = self._indexes.get(bucket)
-        if index is not None and (old := index.get(ids, session)) is not None:
-            self._drop(old)
-            self.counters.replaced += 1
+        self._replace(bucket, ids, session)
         self._make_room(nbytes)
-
         now = self._clock()
         entry = Entry(
             bucket, session, ids, payload, nbytes, now, now, can_trim, hits=hits, client=client
         )
-        self._indexes.setdefault(bucket, RadixIndex()).add(ids, session, entry)
-        self._by_age[id(entry)] = entry
         self._bytes += nbytes
-        self.counters.inserts += 1
-        self._emit(
-            "store",
-            session=session,
-            seq_id=seq_id,
-            context_len=len(ids),
-            nbytes=nbytes,
-            store=STORE_NAME,
-        )
+        self._add(entry, seq_id=seq_id, nbytes=nbytes)
         return None
 
     def find(
@@ -210,109 +162,19 @@ class PrefixStore(Generic[P]):
             donation=False,
         )
 
-    def reject(
-        self,
-        reason: RejectReason,
-        *,
-        session: str | None,
-        seq_id: int | None,
-        context_len: int,
-        nbytes: int | None = None,
-        donation: bool = True,
-    ) -> None:
-        """Record that a donation (or an adoption) was declined before it reached the store."""
-        self.rejects.record(reason, seq_id=seq_id, context_len=context_len, donation=donation)
-        self._emit(
-            "reject",
-            session=session,
-            seq_id=seq_id,
-            context_len=context_len,
-            reason=reason.value,
-            nbytes=nbytes,
-            store=STORE_NAME,
-        )
-
-    def sweep(self) -> int:
-        """Drop what has been idle for the time to live; returns how many entries went."""
-        now = self._clock()
-        expired = []
-        for entry in self._by_age.values():
-            if not self._expired(entry, now):
-                break
-            expired.append(entry)
-        self._evict(expired, "ttl")
-        self.counters.evictions_ttl += len(expired)
-        return len(expired)
-
-    def flush(self, session: str | None = None, *, dry_run: bool = False) -> FlushReport:
-        """Drop every entry, or those of one session (its raw key or its hash)."""
-        victims = [
-            entry
-            for entry in self._by_age.values()
-            if session is None or session_matches(entry.session, session)
-        ]
-        freed = sum(entry.nbytes for entry in victims)
-        if not dry_run:
-            for entry in victims:
-                self._drop(entry)
-            self.counters.evictions_flush += len(victims)
-            # The entries know the raw key where the order gave its hash.
-            key = victims[0].session if session is not None and victims else None
-            self._emit("flush", session=key, nbytes=freed, store=STORE_NAME)
-        return FlushReport(len(victims), freed, 0, dry_run)
-
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> ResizeReport:
-        """Change the live limits, evicting down to them at once.
-
-        A capacity or a maximum of 0 disables the store and empties it.
-        """
-        before, after = self._budget, self._budget.changed(changes)
-        if not dry_run:
-            self.sweep()
-        victims = self._above(after)
-        freed = sum(entry.nbytes for entry in victims)
-        if not dry_run:
-            for entry in victims:
-                self._drop(entry)
-            self._budget = after
-            self._generation += 1
-            self.counters.evictions_resize += len(victims)
-            self._emit("resize", nbytes=freed, store=STORE_NAME)
-        return ResizeReport(before, after, len(victims), freed, 0, self._generation, dry_run)
-
     def evict_oldest(self) -> int:
         """Give up the least recently used entry under memory pressure; returns its bytes."""
-        for entry in self._by_age.values():
-            self._evict([entry], "lru")
-            self.counters.evictions_lru += 1
-            return entry.nbytes
-        return 0
+        oldest = self._evict_oldest()
+        return 0 if oldest is None else oldest.nbytes
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
-        counters, entries = self.counters, self._by_age.values()
-        held = sum(entry.nbytes for entry in entries)
+        super().check()
+        held = self._bytes_of(self.entries())
         assert held == self._bytes, f"entries hold {held} bytes, the books say {self._bytes}"
-        indexed = sum(len(index) for index in self._indexes.values())
-        assert indexed == len(entries), f"{indexed} entries indexed, {len(entries)} listed"
-        left = (
-            counters.consumed
-            + counters.replaced
-            + counters.evictions_lru
-            + counters.evictions_ttl
-            + counters.evictions_flush
-            + counters.evictions_resize
-        )
-        assert counters.inserts == len(entries) + left, f"{counters}, {len(entries)} entries"
-        assert counters.lookups == counters.hits + counters.misses, f"{counters}"
-        assert held <= self._budget.capacity_bytes, f"{held} bytes, {self._budget}"
-        assert len(entries) <= self._budget.max_entries, f"{len(entries)} entries, {self._budget}"
-        for bucket, index in self._indexes.items():
-            assert len(index), f"an empty index for {bucket}"
-            index.check()
 
-    def _enabled_under(self, budget: Budget) -> bool:
-        return self._switched_on and budget.capacity_bytes > 0 and budget.max_entries > 0
+    def _bytes_of(self, victims: Sequence[Entry[P]]) -> int:
+        return sum(entry.nbytes for entry in victims)
 
     def _refusal(self, length: int, nbytes: int) -> RejectReason | None:
         if not self.enabled:
@@ -322,10 +184,6 @@ class PrefixStore(Generic[P]):
         if nbytes > self._budget.capacity_bytes:
             return RejectReason.OVERSIZED
         return None
-
-    def _expired(self, entry: Entry[P], now: float, budget: Budget | None = None) -> bool:
-        ttl = (budget or self._budget).ttl_seconds
-        return ttl > 0 and now - entry.last_used >= ttl
 
     def _pick(
         self, items: dict[str, Entry[P]], session: str, *, trim: bool, now: float
@@ -343,21 +201,16 @@ class PrefixStore(Generic[P]):
 
     def _make_room(self, nbytes: int) -> None:
         """Evict by age until one more entry of this size fits: entries first, then bytes."""
-        victims = []
-        count, held = len(self._by_age) + 1, self._bytes + nbytes
-        for entry in self._by_age.values():
-            if count <= self._budget.max_entries and held <= self._budget.capacity_bytes:
-                break
-            victims.append(entry)
-            count -= 1
-            held -= entry.nbytes
-        self._evict(victims, "lru")
-        self.counters.evictions_lru += len(victims)
+        while self._by_use:
+            fits = self._bytes + nbytes <= self._budget.capacity_bytes
+            if fits and len(self) < self._budget.max_entries:
+                return
+            self._evict_oldest()
 
     def _above(self, budget: Budget) -> list[Entry[P]]:
         """What has to go so that a budget holds; entries already expired are not counted."""
         now = self._clock()
-        live = [entry for entry in self._by_age.values() if not self._expired(entry, now)]
+        live = [entry for entry in self._by_use.values() if not self._expired(entry, now)]
         if not self._enabled_under(budget):
             return live
         victims: list[Entry[P]] = []
@@ -366,7 +219,7 @@ class PrefixStore(Generic[P]):
             # What can never fit goes first, lest it push out everything that does.
             gone = self._expired(entry, now, budget) or entry.nbytes > budget.capacity_bytes
             (victims if gone else kept).append(entry)
-        held = sum(entry.nbytes for entry in kept)
+        held = self._bytes_of(kept)
         for position, entry in enumerate(kept):
             if len(kept) - position <= budget.max_entries and held <= budget.capacity_bytes:
                 break
@@ -374,23 +227,7 @@ class PrefixStore(Generic[P]):
             held -= entry.nbytes
         return victims
 
-    def _evict(self, victims: Iterable[Entry[P]], reason: str) -> None:
-        for entry in victims:
-            self._drop(entry)
-            self._emit(
-                "evict",
-                session=entry.session,
-                context_len=len(entry.tokens),
-                reason=reason,
-                nbytes=entry.nbytes,
-                store=STORE_NAME,
-            )
-
     def _drop(self, entry: Entry[P]) -> None:
         """Take an entry out of the books; whoever holds it decides when its payload dies."""
-        index = self._indexes[entry.bucket]
-        index.remove(entry.tokens, entry.session)
-        if not index:
-            del self._indexes[entry.bucket]
-        del self._by_age[id(entry)]
+        super()._drop(entry)
         self._bytes -= entry.nbytes

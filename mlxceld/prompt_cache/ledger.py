@@ -1,0 +1,244 @@
+"""The books of a store of prefixes: who is in it, within which limits, and why entries leave."""
+
+from __future__ import annotations
+
+import abc
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from mlxceld.prompt_cache.counters import Counters
+from mlxceld.prompt_cache.key import Bucket, session_matches
+from mlxceld.prompt_cache.radix import RadixIndex
+from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
+from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport
+from mlxceld.prompt_cache.trace import EventSink
+
+STORE_NAME = "kv"
+"""What events and flush orders call the store of prefixes."""
+
+
+class StoredPrefix(Protocol):
+    """What the books need to know of an entry; ``last_used`` is a reading of the store's clock."""
+
+    bucket: Bucket
+    session: str
+    tokens: array[int]
+    last_used: float
+
+
+E = TypeVar("E", bound=StoredPrefix)
+
+
+class Ledger(abc.ABC, Generic[E]):
+    """Entries by prefix and by use, within a budget of bytes, entries and idle time.
+
+    Belongs to one thread. ``clock`` is monotonic, in seconds. ``min_prefix`` is the fewest tokens
+    worth storing or adopting. A store says what its entries hold, and which have to go.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        clock: Callable[[], float],
+        on_event: EventSink,
+        rejects: RejectLog,
+        *,
+        enabled: bool = True,
+        min_prefix: int = 1,
+    ) -> None:
+        self.counters = Counters()
+        self.rejects = rejects
+        self.min_prefix = max(1, min_prefix)
+        self._budget = budget
+        self._clock = clock
+        self._emit = on_event
+        self._switched_on = enabled
+        self._generation = 0
+        self._indexes: dict[Bucket, RadixIndex[E]] = {}
+        # Least recently used first.
+        self._by_use: dict[int, E] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_use)
+
+    @property
+    @abc.abstractmethod
+    def bytes(self) -> int:
+        """What all entries hold."""
+
+    @property
+    def budget(self) -> Budget:
+        """The live limits."""
+        return self._budget
+
+    @property
+    def generation(self) -> int:
+        """How often the budget was changed."""
+        return self._generation
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything can be stored."""
+        return self._enabled_under(self._budget)
+
+    def entries(self) -> list[E]:
+        """Every stored entry, the least recently used first."""
+        return list(self._by_use.values())
+
+    def reject(
+        self,
+        reason: RejectReason,
+        *,
+        session: str | None,
+        seq_id: int | None,
+        context_len: int,
+        nbytes: int | None = None,
+        donation: bool = True,
+    ) -> None:
+        """Record that a donation (or an adoption) was declined."""
+        self.rejects.record(reason, seq_id=seq_id, context_len=context_len, donation=donation)
+        self._emit(
+            "reject",
+            session=session,
+            seq_id=seq_id,
+            context_len=context_len,
+            reason=reason.value,
+            nbytes=nbytes,
+            store=STORE_NAME,
+        )
+
+    def sweep(self) -> int:
+        """Drop what has been idle for the time to live; returns how many entries went."""
+        now, gone = self._clock(), 0
+        while (oldest := self._oldest()) is not None and self._expired(oldest, now):
+            self._evict(oldest, "ttl")
+            gone += 1
+        self.counters.evictions_ttl += gone
+        return gone
+
+    def flush(self, session: str | None = None, *, dry_run: bool = False) -> FlushReport:
+        """Drop every entry, or those of one session (its raw key or its hash).
+
+        Bytes are what the entries alone hold; running requests may hold some of them longer.
+        """
+        victims = [
+            entry
+            for entry in self._by_use.values()
+            if session is None or session_matches(entry.session, session)
+        ]
+        freed = self._bytes_of(victims)
+        if not dry_run:
+            for entry in victims:
+                self._drop(entry)
+            self.counters.evictions_flush += len(victims)
+            # The entries know the raw key where the order gave its hash.
+            key = victims[0].session if session is not None and victims else None
+            self._emit("flush", session=key, nbytes=freed, store=STORE_NAME)
+        return FlushReport(len(victims), freed, 0, dry_run)
+
+    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> ResizeReport:
+        """Change the live limits, evicting down to them at once.
+
+        A capacity or a maximum of 0 disables the store and empties it.
+        """
+        before, after = self._budget, self._budget.changed(changes)
+        if not dry_run:
+            self.sweep()
+        victims = self._above(after)
+        freed = self._bytes_of(victims)
+        if not dry_run:
+            for entry in victims:
+                self._drop(entry)
+            self._budget = after
+            self._generation += 1
+            self.counters.evictions_resize += len(victims)
+            self._emit("resize", nbytes=freed, store=STORE_NAME)
+        return ResizeReport(before, after, len(victims), freed, 0, self._generation, dry_run)
+
+    def check(self) -> None:
+        """Raise AssertionError, with the numbers, if the books do not balance."""
+        counters, entries = self.counters, self._by_use.values()
+        indexed = sum(len(index) for index in self._indexes.values())
+        assert indexed == len(entries), f"{indexed} entries indexed, {len(entries)} listed"
+        assert counters.inserts == len(entries) + counters.left, (
+            f"{counters}, {len(entries)} entries"
+        )
+        assert counters.lookups == counters.hits + counters.misses, f"{counters}"
+        assert self.bytes <= self._budget.capacity_bytes, f"{self.bytes} bytes, {self._budget}"
+        assert len(entries) <= self._budget.max_entries, f"{len(entries)} entries, {self._budget}"
+        uses = [entry.last_used for entry in entries]
+        assert uses == sorted(uses), "entries are out of the order of their use"
+        for bucket, index in self._indexes.items():
+            assert len(index), f"an empty index for {bucket}"
+            index.check()
+
+    @abc.abstractmethod
+    def _bytes_of(self, victims: Sequence[E]) -> int:
+        """Bytes that the store no longer holds once these are gone."""
+
+    @abc.abstractmethod
+    def _above(self, budget: Budget) -> list[E]:
+        """What has to go so that a budget holds."""
+
+    def _enabled_under(self, budget: Budget) -> bool:
+        return self._switched_on and budget.capacity_bytes > 0 and budget.max_entries > 0
+
+    def _expired(self, entry: E, now: float, budget: Budget | None = None) -> bool:
+        ttl = (budget or self._budget).ttl_seconds
+        return ttl > 0 and now - entry.last_used >= ttl
+
+    def _oldest(self) -> E | None:
+        return next(iter(self._by_use.values()), None)
+
+    def _add(self, entry: E, *, seq_id: int | None, nbytes: int) -> None:
+        """Book a new entry; there is none of its session under its tokens."""
+        index = self._indexes.setdefault(entry.bucket, RadixIndex())
+        index.add(entry.tokens, entry.session, entry)
+        self._by_use[id(entry)] = entry
+        self.counters.inserts += 1
+        self._emit(
+            "store",
+            session=entry.session,
+            seq_id=seq_id,
+            context_len=len(entry.tokens),
+            nbytes=nbytes,
+            store=STORE_NAME,
+        )
+
+    def _replace(self, bucket: Bucket, ids: array[int], session: str) -> E | None:
+        """Drop the session's equal entry, if there is one, for a new one to take its place."""
+        index = self._indexes.get(bucket)
+        old = index.get(ids, session) if index is not None else None
+        if old is not None:
+            self._drop(old)
+            self.counters.replaced += 1
+        return old
+
+    def _evict(self, entry: E, reason: str) -> None:
+        freed = self._bytes_of([entry])
+        self._drop(entry)
+        self._emit(
+            "evict",
+            session=entry.session,
+            context_len=len(entry.tokens),
+            reason=reason,
+            nbytes=freed,
+            store=STORE_NAME,
+        )
+
+    def _evict_oldest(self) -> E | None:
+        """Give up the least recently used entry to make room; None if there is none."""
+        oldest = self._oldest()
+        if oldest is not None:
+            self._evict(oldest, "lru")
+            self.counters.evictions_lru += 1
+        return oldest
+
+    def _drop(self, entry: E) -> None:
+        """Take an entry out of the books."""
+        index = self._indexes[entry.bucket]
+        index.remove(entry.tokens, entry.session)
+        if not index:
+            del self._indexes[entry.bucket]
+        del self._by_use[id(entry)]
