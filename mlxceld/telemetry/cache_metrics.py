@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from mlxceld.telemetry.cache_stats import CacheStats
 
-REJECT_REASONS = (
-    "oversized",
-    "disabled",
-    "prefix_too_short",
-    "mode_mismatch",
-    "empty_set",
-    "layout_constraints",
-    "block_boundary_floor",
+_REJECT = "reject_"
+
+REJECT_REASONS = tuple(
+    field.name.removeprefix(_REJECT)
+    for field in fields(CacheStats)
+    if field.name.startswith(_REJECT)
 )
 """Values of the label ``reason`` of ``prompt_cache_reject_total``."""
 
@@ -38,7 +37,7 @@ def collect_cache(stats: CacheStats) -> Iterator[Metric]:
     yield _labelled(
         "reject",
         "Donations that were declined, by reason; one count for both stores.",
-        {reason: getattr(stats, f"reject_{reason}") for reason in REJECT_REASONS},
+        {reason: getattr(stats, f"{_REJECT}{reason}") for reason in REJECT_REASONS},
     )
     for name, text in _POOL.items():
         yield GaugeMetricFamily(

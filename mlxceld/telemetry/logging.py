@@ -16,11 +16,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
-LEVELS = ("debug", "info", "warning", "error")
-"""The levels of the setting ``log.level``."""
-
-FORMATS = ("auto", "console", "json")
-"""The formats of the setting ``log.format``."""
+from mlxceld.config.table import LOG_FORMATS, LOG_LEVELS
 
 REQUEST_LOGGER = "mlxceld.request"
 """The logger of the one line that each finished request leaves."""
@@ -38,6 +34,7 @@ _TEXT_CONTROLS = {code: text for code, text in _CONTROLS.items() if code not in 
 # syslog(3) priorities: err, warning, info, debug.
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
 _OUR_HANDLER = "mlxceld"
+_SERVER_LOGGER = "aiohttp.server"
 
 
 def logfmt(fields: Mapping[str, object]) -> str:
@@ -140,14 +137,14 @@ def formatter_for(
     """The formatter that a ``log.format`` means for a stream.
 
     ``auto`` is priorities under journald, console lines on a terminal and JSON everywhere else.
-    Raises ValueError for a name that is not in :data:`FORMATS`.
+    Raises ValueError for any other name.
     """
     if format_name == "console":
         return ConsoleFormatter()
     if format_name == "json":
         return JsonFormatter()
     if format_name != "auto":
-        raise ValueError(f"log.format {format_name!r}: expected one of {', '.join(FORMATS)}")
+        raise ValueError(f"log.format {format_name!r}: expected one of {', '.join(LOG_FORMATS)}")
     if _is_journal(stream, os.environ if environ is None else environ):
         return JournalFormatter()
     return ConsoleFormatter() if stream.isatty() else JsonFormatter()
@@ -166,6 +163,19 @@ def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
     except (OSError, ValueError):
         return False
     return (str(status.st_dev), str(status.st_ino)) == (device, inode)
+
+
+class _NotHttp(logging.Filter):
+    """Makes one line of a client that does not speak HTTP: it is no fault of the daemon's."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and type(error).__module__ == "aiohttp.http_exceptions":
+            reason = str(getattr(error, "message", error)).partition("\n")[0]
+            record.msg = f"{record.getMessage()}: {reason.rstrip(':')}"
+            record.args = record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
 
 
 def configure(
@@ -189,6 +199,9 @@ def configure(
     for old in [each for each in root.handlers if each.name == _OUR_HANDLER]:
         root.removeHandler(old)
     root.addHandler(handler)
+    server = logging.getLogger(_SERVER_LOGGER)
+    if not any(isinstance(each, _NotHttp) for each in server.filters):
+        server.addFilter(_NotHttp())
     # Libraries speak only when something is wrong; their chatter is not this daemon's log.
     root.setLevel(logging.WARNING)
     logging.getLogger("mlxceld").setLevel(number)
@@ -205,6 +218,6 @@ def set_level(level: str) -> str:
 
 
 def _level_number(level: str) -> int:
-    if level not in LEVELS:
-        raise ValueError(f"log.level {level!r}: expected one of {', '.join(LEVELS)}")
+    if level not in LOG_LEVELS:
+        raise ValueError(f"log.level {level!r}: expected one of {', '.join(LOG_LEVELS)}")
     return logging.getLevelNamesMapping()[level.upper()]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp.http_exceptions import TransferEncodingError
 
 from mlxceld.telemetry import logging as log_setup
 from mlxceld.telemetry.audit import AuditLog
@@ -150,3 +151,24 @@ def test_exceptions_are_shown() -> None:
         made = logging.LogRecord("mlxceld", logging.ERROR, "", 0, "broke", (), sys.exc_info())
     assert "KeyError: 'what'" in json.loads(log_setup.JsonFormatter().format(made))["exception"]
     assert "\n    KeyError: 'what'" in log_setup.ConsoleFormatter().format(made)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_client_that_speaks_no_http_leaves_one_line(stream: io.StringIO, calls: int) -> None:
+    for _ in range(calls):
+        log_setup.configure("info", "json", stream=stream)
+    server = logging.getLogger("aiohttp.server")
+    server.error(
+        "Error handling request from %s",
+        "127.0.0.1",
+        exc_info=TransferEncodingError("Invalid character in chunk size:\n\n  b'zz'"),
+    )
+    server.error("Unhandled exception", exc_info=ValueError("ours"))
+    nonsense, ours = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert nonsense["level"] == "warning"
+    assert nonsense["message"] == (
+        "Error handling request from 127.0.0.1: Invalid character in chunk size"
+    )
+    assert "Traceback" not in json.dumps(nonsense)
+    assert ours["level"] == "error"
+    assert "ValueError: ours" in json.dumps(ours)
