@@ -6,20 +6,17 @@ import logging
 import os
 import socket
 import stat
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from mlxceld.admin.actor import peer_pid
-
-PATH_LIMIT = 103 if sys.platform == "darwin" else 107
-"""The longest path, in bytes, that a Unix socket's address holds."""
+from mlxceld.config.paths import SOCKET_PATH_LIMIT
 
 _BACKLOG = 64
 _PROBE_SECONDS = 2.0
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class AdminSocketError(Exception):
@@ -100,10 +97,10 @@ class AdminSocket:
 
     def _check_length(self) -> None:
         length = len(os.fsencode(self.path))
-        if length > PATH_LIMIT:
+        if length > SOCKET_PATH_LIMIT:
             raise AdminSocketError(
                 f"the admin socket's path {self.path} has {length} bytes, and a Unix socket's"
-                f" address holds {PATH_LIMIT}: give a shorter admin.socket"
+                f" address holds {SOCKET_PATH_LIMIT}: give a shorter admin.socket"
             )
 
     def _check_folder(self) -> None:
@@ -128,7 +125,7 @@ class AdminSocket:
                 f" {stat.S_IMODE(mode):04o}) and could replace the socket: chmod it to 0700"
             )
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            _log.warning(
+            log.warning(
                 "the admin socket's folder %s has mode %04o where 0700 is enough",
                 folder,
                 stat.S_IMODE(mode),

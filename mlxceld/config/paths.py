@@ -19,8 +19,8 @@ APP = "mlxceld"
 CONFIG_NAME = "mlxceld.yaml"
 SOCKET_NAME = "admin.sock"
 
-_SUN_PATH = 104 if sys.platform == "darwin" else 108
-"""Bytes that a Unix socket's path may take, with its final NUL (unix(4), unix(7))."""
+SOCKET_PATH_LIMIT = 103 if sys.platform == "darwin" else 107
+"""The longest path that a Unix socket's address holds, without its final NUL (unix(4), unix(7))."""
 
 
 def config_files(environ: Mapping[str, str] | None = None) -> list[Path]:
@@ -54,7 +54,7 @@ def admin_socket(settings: Settings) -> Path:
     one, named by a digest of the long one, in a folder of this user's own under /tmp.
     """
     wanted = settings.admin.socket or settings.state_dir / SOCKET_NAME
-    if len(os.fsencode(wanted)) < _SUN_PATH:
+    if len(os.fsencode(wanted)) <= SOCKET_PATH_LIMIT:
         return wanted
     digest = hashlib.sha256(os.fsencode(wanted)).hexdigest()[:16]
     # Fixed, not $TMPDIR, which differs between a service and a shell.

@@ -15,6 +15,9 @@ from mlxceld.config import kinds
 from mlxceld.config.kinds import Kind
 from mlxceld.config.spec import NO_EFFECT, Spec, setting
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("auto", "console", "json")
+
 _SIZING = (
     "To size the store, measure snapshot_bytes after one turn and multiply by the number of"
     " entries expected to be resident."
@@ -54,14 +57,14 @@ class LogSettings:
     """What is logged, and how."""
 
     level: str = setting(
-        kinds.ChoiceKind(("debug", "info", "warning", "error")),
+        kinds.ChoiceKind(LOG_LEVELS),
         default="info",
         help="Least severe lines that are logged.",
         section="Logging",
         live=True,
     )
     format: str = setting(
-        kinds.ChoiceKind(("auto", "console", "json")),
+        kinds.ChoiceKind(LOG_FORMATS),
         default="auto",
         help="How lines are written; auto is console on a terminal and under journald, else json.",
         section="Logging",

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from mlxceld.admin.actor import peer_pid, peer_uid
-from mlxceld.admin.socket import PATH_LIMIT, AdminSocket, AdminSocketError
+from mlxceld.admin.socket import AdminSocket, AdminSocketError
+from mlxceld.config.paths import SOCKET_PATH_LIMIT
 
 
 @pytest.fixture
@@ -106,8 +107,8 @@ def test_anothers_folder_is_refused(folder):
 
 
 def test_a_path_that_is_too_long_is_refused_with_both_numbers(folder):
-    path = folder / ("x" * PATH_LIMIT)
-    with pytest.raises(AdminSocketError, match=rf"{len(str(path))} bytes.* {PATH_LIMIT}"):
+    path = folder / ("x" * SOCKET_PATH_LIMIT)
+    with pytest.raises(AdminSocketError, match=rf"{len(str(path))} bytes.* {SOCKET_PATH_LIMIT}"):
         AdminSocket(path).bind()
 
 
