@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,10 @@ import click
 from mlxceld import __version__
 from mlxceld.config import ConfigFileError, ResolvedSettings, effective, resolve
 from mlxceld.config.kinds import DurationKind
-from mlxceld.config.options import SettingsCommand, resolve_from_click, settings_options
+from mlxceld.config.options import KindParam, SettingsCommand, resolve_from_click, settings_options
 
 if TYPE_CHECKING:
     from mlxceld.process.report import StartReport
-
-EX_CONFIG = 78
-"""Settings that are wrong: a restart does not mend them."""
 
 _STOP_MARGIN_SECONDS = 30.0
 """How much longer than the drain limit a stop is waited for."""
@@ -85,23 +83,10 @@ def start(detach: bool, **params: Any) -> None:
     except StartError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:
-        _fail(f"state_dir {state_dir}: cannot be used: {error.strerror or error}", EX_CONFIG)
+        _fail(f"state_dir {state_dir}: cannot be used: {error.strerror or error}", os.EX_CONFIG)
     except KeyboardInterrupt:
         _fail("interrupted; the daemon was ended", 130)
     click.echo(f"mlxceld serves at {started.address} (process {started.pid})")
-
-
-class _Seconds(click.ParamType[float]):
-    """A duration as the settings take it."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read the flag's text."""
-        try:
-            return DurationKind().parse(value) if isinstance(value, str) else value
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 _state_dir_option = click.option(
@@ -116,7 +101,7 @@ _state_dir_option = click.option(
 @_state_dir_option
 @click.option(
     "--timeout",
-    type=_Seconds(),
+    type=KindParam(DurationKind()),
     metavar="DURATION",
     help="How long to wait; by default half a minute more than drain_timeout.",
 )
@@ -165,7 +150,7 @@ def check_config(**params: Any) -> None:
     try:
         ApiKeys(resolved.settings.api_keys_file)
     except KeyFileError as error:
-        _fail(f"api_keys_file: {error}", EX_CONFIG)
+        _fail(f"api_keys_file: {error}", os.EX_CONFIG)
     if resolved.settings.model is None:
         _say("no model is set: serve will need --model")
 
@@ -218,7 +203,7 @@ def _resolved(reread: Callable[[], ResolvedSettings]) -> ResolvedSettings:
     except ConfigFileError as error:
         for line in error.errors:
             click.echo(str(line), err=True)
-        sys.exit(EX_CONFIG)
+        sys.exit(os.EX_CONFIG)
 
 
 def _settings_for(state_dir: Path | None) -> ResolvedSettings:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import click
 
+from mlxceld.config.kinds import Kind
 from mlxceld.config.resolve import CONFIG_ENV, ResolvedSettings, resolve
 from mlxceld.config.table import SETTINGS, Setting
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +24,36 @@ class Given:
     value: Any
 
 
-class KindParam(click.ParamType[Any]):
-    """A setting's kind as a click type: a bad value is a usage error.
+class KindParam(click.ParamType[T], Generic[T]):
+    """A kind of values as a click type: a bad one is a usage error."""
+
+    def __init__(self, kind: Kind[T]) -> None:
+        self.name = kind.metavar.lower()
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """Read the flag's text; what has been read already stays as it is."""
+        if not isinstance(value, str):
+            return cast(T, value)
+        try:
+            return self._kind.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class SettingParam(KindParam[Any]):
+    """A setting's kind as a click type, for which a value of None is not a flag left out.
 
     Of a setting that takes several values, each is a flag of its own, taken whole.
     """
 
     def __init__(self, row: Setting) -> None:
+        super().__init__(row.kind.item)
         self.name = row.kind.metavar.lower()
-        self._kind = row.kind.item
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read the flag's text."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return Given(self._kind.parse(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        return Given(super().convert(value, param, ctx)) if isinstance(value, str) else value
 
 
 class SettingOption(click.Option):
@@ -134,7 +148,7 @@ def _options(row: Setting) -> list[Callable[[F], F]]:
     if row.is_switch:
         first = click.option(key, flag, **options)
     else:
-        typed = {"type": KindParam(row), "metavar": row.kind.metavar, "multiple": row.kind.many}
+        typed = {"type": SettingParam(row), "metavar": row.kind.metavar, "multiple": row.kind.many}
         first = click.option(key, *flag.split("/"), **options | typed)
     return [first, *(_optional_value(row, *extra) for extra in extras)]
 
@@ -146,7 +160,7 @@ def _optional_value(row: Setting, flag: str, key: str) -> Callable[[F], F]:
         flag,
         cls=SettingOption,
         section=row.spec.section,
-        type=KindParam(row),
+        type=SettingParam(row),
         is_flag=False,
         flag_value="true",
         default=None,
