@@ -23,7 +23,7 @@ from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
 from mlxceld.process.listener import BACKLOG
 from mlxceld.process.notify import Notifier
-from mlxceld.process.report import ForegroundReport, StartReport
+from mlxceld.process.report import PATIENCE_SECONDS, ForegroundReport, StartReport
 from mlxceld.process.watchdog import engine_moves, keep_watchdog
 from mlxceld.reload import Reloader
 from mlxceld.resources import Resources, StartupError, acquire
@@ -38,9 +38,6 @@ log = logging.getLogger("mlxceld.daemon")
 
 OPEN_FILES = 8192
 """How many files the daemon may open, where the system lets it: each connection is one."""
-
-_LOADING_PATIENCE_SECONDS = 1000
-"""What the service manager is asked to grant from one word of progress to the next."""
 
 _FLUSH_SECONDS = 5.0
 """How long handlers may take to send the end of what the drain has cut off."""
@@ -110,7 +107,10 @@ def load_model(settings: Settings) -> Callable[[Callable[[str], None]], LoadedMo
         folder = resolve_model(
             settings.model or "", state_dir=settings.state_dir, progress=progress
         )
-        from mlxceld.models import loading
+        from mlxceld.models.file_limit import file_limit_kept
+
+        with file_limit_kept():
+            from mlxceld.models import loading
 
         return loading.load_model(folder, progress=progress)
 
@@ -161,7 +161,7 @@ class Daemon:
 
         self._engine.on_state(hand_over)
         async with self._serving():
-            self._notifier.extend(_LOADING_PATIENCE_SECONDS, "loading")
+            self._notifier.extend(PATIENCE_SECONDS, "loading")
             self._engine.start()
             code = await self._until_ready()
             if code is None:
@@ -220,7 +220,7 @@ class Daemon:
             state, detail = following
             if state is EngineState.LOADING:
                 log.info("%s", detail)
-                self._notifier.extend(_LOADING_PATIENCE_SECONDS, detail)
+                self._notifier.extend(PATIENCE_SECONDS, detail)
                 self._report.progress(detail)
             elif state is EngineState.READY:
                 self._announce()
@@ -252,16 +252,16 @@ class Daemon:
 
     def _announce(self) -> None:
         model = self._engine.snapshot.model
-        name = model.id if model is not None else "?"
         fields = {
             "address": self._resources.url,
-            "model": name,
+            "model": model.id if model is not None else None,
             "device": model.device if model is not None else None,
             "context_length": model.context_length if model is not None else None,
             "pid": os.getpid(),
         }
-        log.info("serving %s at %s", name, self._resources.url, extra={"fields": fields})
-        self._notifier.ready(self._serving_status())
+        status = self._serving_status()
+        log.info("%s", status, extra={"fields": fields})
+        self._notifier.ready(status)
         self._report.ready(self._resources.url)
 
     def _serving_status(self) -> str:

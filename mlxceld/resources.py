@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from dataclasses import dataclass
 from socket import socket
@@ -17,9 +18,6 @@ from mlxceld.process.listener import ListenError, listen, local_url
 from mlxceld.process.pidfile import AlreadyRunningError, StateLock
 
 log = logging.getLogger("mlxceld.daemon")
-
-EX_CONFIG = 78
-"""The exit code for what a restart does not mend: settings that are wrong."""
 
 
 class StartupError(Exception):
@@ -56,17 +54,17 @@ def acquire(settings: Settings) -> Resources:
     if settings.model is None:
         from mlxceld.models.locate import WHAT_CAN_BE_GIVEN
 
-        raise StartupError(f"no model given; give --model {WHAT_CAN_BE_GIVEN}", EX_CONFIG)
+        raise StartupError(f"no model given; give --model {WHAT_CAN_BE_GIVEN}", os.EX_CONFIG)
     if settings.admin.listen is not None:
         raise StartupError(
             f"admin.listen {settings.admin.listen!r}: this version serves the admin API on its"
             " Unix socket only; leave the setting out",
-            EX_CONFIG,
+            os.EX_CONFIG,
         )
     try:
         keys = ApiKeys(settings.api_keys_file)
     except KeyFileError as error:
-        raise StartupError(f"api_keys_file: {error}", EX_CONFIG) from error
+        raise StartupError(f"api_keys_file: {error}", os.EX_CONFIG) from error
     _check_exposure(settings, keys)
     with contextlib.ExitStack() as undo:
         lock = StateLock(settings.state_dir)
@@ -87,7 +85,7 @@ def acquire(settings: Settings) -> Resources:
         except OSError as error:
             raise StartupError(
                 f"state_dir {settings.state_dir}: cannot be used: {error.strerror or error}",
-                EX_CONFIG,
+                os.EX_CONFIG,
             ) from error
         undo.pop_all()
     url = local_url(settings.host, sockets)
@@ -103,6 +101,6 @@ def _check_exposure(settings: Settings, keys: ApiKeys) -> None:
         raise StartupError(
             f"host {settings.host!r} can be reached from other machines and there are no API keys:"
             " give --api-keys-file, or --insecure if everyone may use it",
-            EX_CONFIG,
+            os.EX_CONFIG,
         )
     log.warning("anyone who reaches %s may use this daemon: no API keys are set", settings.host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,8 @@ class FileError:
 class ConfigFileError(Exception):
     """The file cannot be used; ``errors`` are all that was found, in the file's order."""
 
-    exit_code = 78
-    """EX_CONFIG of sysexits(3): a service manager should not try again."""
+    exit_code = os.EX_CONFIG
+    """78 of sysexits(3): a service manager should not try again."""
 
     def __init__(self, errors: list[FileError]) -> None:
         super().__init__("\n".join(map(str, errors)))

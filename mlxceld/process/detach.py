@@ -18,12 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlxceld.process.report import PipeReport, StartReport
+from mlxceld.process.report import PATIENCE_SECONDS, PipeReport, StartReport
 
 LOG_NAME = "mlxceld.log"
-
-PATIENCE_SECONDS = 1000.0
-"""How long a start may go without a word."""
 
 _END_SECONDS = 30.0
 """How long a daemon whose start has failed may take to end."""

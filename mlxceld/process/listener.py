@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 
 from mlxceld.process.portholder import port_holder
@@ -12,7 +13,10 @@ BACKLOG = 1024
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; ``exit_code`` is 78 where the setting itself is wrong."""
+    """The address cannot be listened on.
+
+    ``exit_code`` is 78 (EX_CONFIG) where the setting itself is wrong.
+    """
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -38,7 +42,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
                 if not (absent and len(addresses) > 1):
                     raise _explained(host, wanted[1], error) from error
         if not bound:
-            raise ListenError(f"host {host!r}: none of its addresses is this machine's", 78)
+            raise ListenError(
+                f"host {host!r}: none of its addresses is this machine's", os.EX_CONFIG
+            )
     except ListenError:
         for sock in bound:
             sock.close()
@@ -60,7 +66,9 @@ def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
         )
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ListenError(f"host {host!r}: no such address or name: {reason}", 78) from error
+        raise ListenError(
+            f"host {host!r}: no such address or name: {reason}", os.EX_CONFIG
+        ) from error
     # IPv4 first: where port 0 is asked for, it is the one that most clients will use.
     found.sort(key=lambda item: item[0] != socket.AF_INET)
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
@@ -89,7 +97,7 @@ def _explained(host: str, port: int, error: OSError) -> ListenError:
             f"port {port} on {host} is in use by {holder}: stop it, or give another --port", 1
         )
     if error.errno == errno.EACCES:
-        return ListenError(f"port {port} on {host}: this user may not listen there", 78)
+        return ListenError(f"port {port} on {host}: this user may not listen there", os.EX_CONFIG)
     if error.errno == errno.EADDRNOTAVAIL:
-        return ListenError(f"host {host!r} is not an address of this machine", 78)
+        return ListenError(f"host {host!r} is not an address of this machine", os.EX_CONFIG)
     return ListenError(f"cannot listen on {host} port {port}: {error.strerror}", 1)

@@ -8,6 +8,9 @@ import os
 import sys
 from typing import Protocol
 
+PATIENCE_SECONDS = 1000.0
+"""How long a start may go without a word to those who wait for it."""
+
 
 class StartReport(Protocol):
     """What the daemon tells while it starts; exactly one of ready and failed ends it."""
