@@ -18,7 +18,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ID_HEADER = "X-Request-Id"
 _ID = re.compile(r"[!-~]{1,128}")
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @web.middleware
@@ -56,5 +56,5 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         return error_response(error.status, error.reason)
     except Exception:
-        _log.exception("admin request %s %s failed", request.method, request.path)
+        log.exception("admin request %s %s failed", request.method, request.path)
         return error_response(500, "the daemon failed on this request; its log has the traceback")

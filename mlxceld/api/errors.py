@@ -77,6 +77,13 @@ def not_ready(message: str) -> ApiError:
     )
 
 
+def internal_error() -> ApiError:
+    """A 500 for what nobody foresaw; the caller logs it."""
+    return ApiError(
+        500, "the daemon failed on this request; its log has the traceback", code="internal_error"
+    )
+
+
 def from_engine(error: EngineError, *, prompt_param: str = "prompt") -> ApiError:
     """What the engine's refusal means over HTTP; ``prompt_param`` is the prompt's field."""
     if isinstance(error, ContextLengthError):

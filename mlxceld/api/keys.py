@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _KEY = re.compile(r"[!-~]+")
@@ -76,7 +76,7 @@ def _read(file: Path) -> Mapping[str, bytes]:
     except UnicodeDecodeError:
         raise KeyFileError(f"{file}: is not UTF-8 text") from None
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        _log.warning("%s: others may read or write the API keys; chmod 600 it", file)
+        log.warning("%s: others may read or write the API keys; chmod 600 it", file)
     digests: dict[str, bytes] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

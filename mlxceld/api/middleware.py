@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID
-from mlxceld.api.errors import ApiError, from_engine
+from mlxceld.api.errors import ApiError, from_engine, internal_error
 from mlxceld.api.hosts import HostGuard
 from mlxceld.engine.errors import EngineError
 
@@ -23,7 +23,7 @@ _ID = re.compile(r"[!-~]{1,128}")
 
 GUARD: web.AppKey[HostGuard] = web.AppKey("host_guard", HostGuard)
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -76,14 +76,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         return ApiError(error.status, error.reason).response()
     except Exception:
-        _log.exception(
-            "request %s failed: %s %s", request[REQUEST_ID], request.method, request.path
-        )
-        return ApiError(
-            500,
-            "the daemon failed on this request; its log has the traceback",
-            code="internal_error",
-        ).response()
+        log.exception("request %s failed: %s %s", request[REQUEST_ID], request.method, request.path)
+        return internal_error().response()
 
 
 @web.middleware

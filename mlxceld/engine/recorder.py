@@ -14,7 +14,7 @@ from mlxceld.telemetry.logging import REQUEST_LOGGER
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
 
-_requests_log = logging.getLogger(REQUEST_LOGGER)
+_request_log = logging.getLogger(REQUEST_LOGGER)
 
 
 class Recorder:
@@ -93,7 +93,7 @@ class Recorder:
         }
         if error:
             fields["error"] = error
-        _requests_log.info("request", extra={"fields": fields})
+        _request_log.info("request", extra={"fields": fields})
 
     def mean_request_seconds(self) -> float:
         """The mean time from submission to the end, 0 if none has ended."""

@@ -48,10 +48,11 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     streams = start(request, plan)
     envelope = Envelope(f"chatcmpl-{request[REQUEST_ID]}", int(context.wall()), model)
     if fields.stream:
-        options = fields.stream_options
-        include_usage = bool(options and options.include_usage)
         writer = _ChatChunks(
-            envelope, len(sampling), logprobs=bool(fields.logprobs), include_usage=include_usage
+            envelope,
+            len(sampling),
+            logprobs=bool(fields.logprobs),
+            include_usage=fields.include_usage,
         )
         return await stream_events(request, streams, writer, len(sampling))
     choices, usage = await gather(context, streams, len(sampling))

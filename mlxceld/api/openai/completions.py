@@ -48,10 +48,8 @@ async def post_completions(request: web.Request) -> web.StreamResponse:
     envelope = Envelope(f"cmpl-{request[REQUEST_ID]}", int(context.wall()), model)
     logprobs = fields.logprobs is not None
     if fields.stream:
-        options = fields.stream_options
-        include_usage = bool(options and options.include_usage)
         writer = _CompletionChunks(
-            envelope, len(streams), logprobs=logprobs, include_usage=include_usage
+            envelope, len(streams), logprobs=logprobs, include_usage=fields.include_usage
         )
         return await stream_events(request, streams, writer, len(sampling))
     choices, usage = await gather(context, streams, len(sampling))

@@ -140,6 +140,11 @@ class GenerationFields(RequestModel):
     prompt_cache_key: str | None = None
     extra_body: ExtraBody | None = None
 
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream is to end with its token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
 
 class TextPart(RequestModel):
     """A part of a message's content."""

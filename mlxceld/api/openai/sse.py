@@ -11,7 +11,7 @@ from typing import Protocol
 from aiohttp import web
 
 from mlxceld.api.context import CONTEXT, REQUEST_ID, ApiContext
-from mlxceld.api.errors import ApiError
+from mlxceld.api.errors import ApiError, internal_error
 from mlxceld.api.generation import EventGroup, UsageSum, finish_reason
 from mlxceld.engine.events import Delta, Event, PrefillProgress, TokenLogprob, Usage
 from mlxceld.engine.stream import EventStream
@@ -25,7 +25,7 @@ _HEADERS = {
 
 _DONE = "data: [DONE]\n\n"
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class ChunkWriter(Protocol):
@@ -67,11 +67,10 @@ async def stream_events(
             except ConnectionError:
                 raise
             except Exception:
-                _log.exception("the stream of request %s failed", request[REQUEST_ID])
-                failure = "the daemon failed on this request; its log has the traceback"
-                await response.write(_event(ApiError(500, failure, code="internal_error")))
+                log.exception("the stream of request %s failed", request[REQUEST_ID])
+                await response.write(_event(internal_error()))
         except ConnectionError:
-            _log.debug("the client of request %s has left", request[REQUEST_ID])
+            log.debug("the client of request %s has left", request[REQUEST_ID])
     return response
 
 
