@@ -9,12 +9,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 from mlxceld.models.errors import ModelError
-
-Progress = Callable[[str], None]
+from mlxceld.models.progress import Progress
 
 DEMO_ID = "SmolLM2-135M-Instruct"
 """The demo model's public name."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mlxceld.models.errors import ModelError, one_line
 from mlxceld.models.folder import check_folder
-
-Progress = Callable[[str], None]
+from mlxceld.models.progress import Progress
 
 _PATTERNS = (
     "*.json",

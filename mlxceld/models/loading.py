@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,9 @@ from mlxceld.models.info import (
     readable_bytes,
     weight_bytes,
 )
+from mlxceld.models.progress import Progress
 from mlxceld.models.text import TextCodec
 from mlxceld.telemetry.status import ModelStatus
-
-Progress = Callable[[str], None]
 
 _PARTS = 8
 """In how many parts the weights are read, each reported."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from mlxceld.models.blas import gpu_backend
 from mlxceld.models.errors import ModelError
 from mlxceld.models.folder import ModelFolder, check_folder
-
-Progress = Callable[[str], None]
+from mlxceld.models.progress import Progress
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

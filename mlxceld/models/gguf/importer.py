@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,7 @@ from mlxceld.models.gguf.llama import LlamaFile, TensorPlan
 from mlxceld.models.gguf.reader import GgufFile
 from mlxceld.models.gguf.tokenizer import GgufVocabulary
 from mlxceld.models.gguf.writer import TensorSpec, file_size, write_safetensors
-
-Progress = Callable[[str], None]
+from mlxceld.models.progress import Progress
 
 _FORMAT = 1
 """Raised when the same file would be imported differently: it is then imported anew."""
