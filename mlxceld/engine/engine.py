@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 import threading
 import time
 from collections import deque
@@ -364,9 +365,10 @@ class Engine:
                 self._state = EngineState.STOPPED
         for run in commands:
             run()
-        from mlxceld.engine.setup import release_mlx
+        if "mlx.core" in sys.modules:
+            from mlxceld.kv.memory import release_mlx
 
-        release_mlx()
+            release_mlx()
         if not failed:
             self._enter(EngineState.STOPPED, "")
 

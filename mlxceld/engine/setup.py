@@ -1,4 +1,4 @@
-"""What the engine thread does once with MLX: make the core ready, and let go of MLX at the end."""
+"""What the engine thread does once with a loaded model: make the core and its stores ready."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.probe import probe
 from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
 from mlxceld.kv import paged_rows, row_caches
-from mlxceld.kv.memory import release_freed
 from mlxceld.kv.pool import BlockPool
 from mlxceld.models.cache_kinds import CacheKind
 from mlxceld.prompt_cache.block_store import BlockStore
@@ -112,10 +111,3 @@ def _wire_memory() -> None:
         recommended = mx.device_info().get("max_recommended_working_set_size")
         if isinstance(recommended, int):
             mx.set_wired_limit(recommended)
-
-
-def release_mlx() -> None:
-    """Give memory back and end this thread's streams; without the latter the exit aborts."""
-    mx.synchronize()
-    release_freed()
-    mx.clear_streams()
