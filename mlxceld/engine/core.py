@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlxceld.engine import in_flight
+from mlxceld.engine import sharing
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.events import (
@@ -208,9 +208,9 @@ class EngineCore:
 
     def _place(self, sequence: Sequence) -> None:
         """Let a sequence adopt what is stored, or follow one that is computing its beginning."""
-        leader, common = in_flight.leader_of(sequence, self._scheduler.computing(), self._reuse)
+        leader, common = sharing.leader_of(sequence, self._scheduler.computing(), self._reuse)
         if leader is not None and leader.prefilled < common:
-            in_flight.follow(sequence, leader, common)
+            sharing.follow(sequence, leader, common)
             return
         if leader is not None:
             self._reuse.share(leader)
@@ -220,11 +220,11 @@ class EngineCore:
 
     def _let_go(self, leader: Sequence) -> None:
         """Store what followers of a sequence wait for, and let those go on who have it all."""
-        ready = in_flight.ready(leader)
+        ready = sharing.ready(leader)
         if ready:
             self._reuse.share(leader)
         for follower in ready:
-            in_flight.part(follower)
+            sharing.part(follower)
             self._attempt(self._place, follower)
 
     def _prefill(self) -> None:
@@ -236,7 +236,7 @@ class EngineCore:
         rows = [sequence.row for sequence in group if sequence.row is not None]
         merged = len(group) > 1
         caches = row_caches.merge(rows) if merged else rows[0]
-        sizes = [min(chunk, in_flight.until_shared(sequence)) for sequence in group]
+        sizes = [min(chunk, sharing.until_shared(sequence)) for sequence in group]
         started = self._clock()
         if max(sizes):
             parts = [
@@ -387,9 +387,9 @@ class EngineCore:
         """Take an ended sequence off the books; its row is the caller's to store or forget."""
         sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
-        in_flight.part(sequence)
+        sharing.part(sequence)
         # Placed anew in the next step, when what this one has computed is stored.
-        self._orphans += in_flight.abandon(sequence)
+        self._orphans += sharing.abandon(sequence)
         self._in_flight.pop(sequence.request.id, None)
 
     def _tell(self, sequence: Sequence, event: Event) -> None:
