@@ -3,7 +3,7 @@
 #
 #   sh scripts/setup.sh FOLDER
 #
-# PYTHON names the interpreter; by default the newest of python3.11 and later that is found.
+# PYTHON names the interpreter; by default it is the first that is found of those below.
 set -eu
 venv=$1
 

@@ -1,4 +1,4 @@
-"""``GET status``, ``GET requests`` and ``DELETE requests/{id}``."""
+"""``GET status``, ``GET requests``, ``DELETE requests/{id}`` and ``POST drain``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Key/value memory: the caches that a batch of sequences is given."""
+"""Key/value memory: the caches of sequences and batches, and the pool of blocks that is shared."""

@@ -1,1 +1,1 @@
-"""The daemon as a process: lock file, detaching, service notification."""
+"""The daemon as a process: lock file, listening sockets, detaching, stopping, notification."""

@@ -30,9 +30,8 @@ class Blocks(Protocol):
 class BlockEntry:
     """One stored prefix: its tokens and the blocks that hold them, the last perhaps in part.
 
-    ``hashes`` is the chain of the blocks, one each.
-
-    Times are readings of the store's clock; ``hits`` counts adoptions, whole or in part.
+    ``hashes`` is the chain of the blocks, one each. Times are readings of the store's clock;
+    ``hits`` counts adoptions, whole or in part.
     """
 
     bucket: Bucket

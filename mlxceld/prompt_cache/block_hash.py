@@ -18,7 +18,6 @@ _ALGORITHMS: dict[str, Callable[[bytes], bytes]] = {
     "blake2b": lambda data: hashlib.blake2b(data, digest_size=32).digest(),
 }
 
-
 Chain = tuple[bytes, ...]
 """One hash a block."""
 

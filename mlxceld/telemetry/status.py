@@ -69,7 +69,7 @@ class RequestStatus:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatus:
-    """MLX's allocator and the process, in bytes."""
+    """MLX's allocator, in bytes: in use, the most so far, kept for reuse, and what it may take."""
 
     active: int = 0
     peak: int = 0
@@ -82,9 +82,9 @@ class EngineSnapshot:
     """One consistent reading of the engine.
 
     ``heartbeat`` is the monotonic clock at which the engine's loop last turned; ``steps`` counts
-    forward passes, ``faults`` engine faults since the start and ``fault`` is the newest one's text
-    while the engine has not served a request since. ``histograms`` and ``outcomes`` are keyed by
-    the metric's name without prefix, and by (endpoint, outcome).
+    forward passes, ``faults`` engine faults since the start. ``fault`` says why requests are not
+    to be sent: several faults came in a row, and no request has ended well since. ``histograms``
+    and ``outcomes`` are keyed by the metric's name without prefix, and by (endpoint, outcome).
     """
 
     state: EngineState = EngineState.LOADING
