@@ -14,12 +14,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from mlxceld.engine.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    NotReadyError,
-    QueueFullError,
-)
+from mlxceld.engine.admission import token_limit
+from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
@@ -147,7 +143,7 @@ class Engine:
             ready = self._state is EngineState.READY
             state = EngineState.DRAINING if ready and self._draining else self._state
             raise NotReadyError(f"the engine is {state.value}")
-        limits = [_check(request, model) for request in requests]
+        limits = [token_limit(request, model.status) for request in requests]
         now = self._clock()
         with self._wakeup:
             # Everything in flight counts, so that the limit does not hang on how quickly the
@@ -383,25 +379,3 @@ def _budget(settings: Settings) -> Budget:
         snapshot_max_entries=cache.snapshot_max_entries,
         snapshot_ttl_seconds=cache.snapshot_ttl,
     )
-
-
-def _check(request: GenerationRequest, model: LoadedModel) -> int:
-    """Refuse what this model cannot take; the tokens that may be generated."""
-    context, vocab = model.status.context_length, model.status.vocab_size
-    if not request.tokens:
-        raise InvalidRequestError("prompt", "the prompt is empty; at least one token is needed")
-    if len(request.tokens) >= context:
-        raise ContextLengthError(len(request.tokens), context)
-    if (worst := max(request.tokens)) >= vocab or (worst := min(request.tokens)) < 0:
-        raise InvalidRequestError(
-            "prompt", f"token id {worst} is not in the vocabulary; valid ids are 0 to {vocab - 1}"
-        )
-    for token in request.sampling.logit_bias:
-        if not 0 <= token < vocab:
-            raise InvalidRequestError(
-                "logit_bias",
-                f"token id {token} is not in the vocabulary; valid ids are 0 to {vocab - 1}",
-            )
-    room = context - len(request.tokens)
-    wanted = request.sampling.max_tokens
-    return room if wanted is None else min(wanted, room)

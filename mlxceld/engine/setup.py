@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SLAB_TOKENS = 1024
+"""Tokens of a slab: small enough that one held by a single block is no great loss."""
+
 
 def make_core(
     model: LoadedModel,
@@ -99,10 +102,6 @@ def make_reuse(
     )
     log.info("prompt cache: blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
     return PagedReuse(store, pool, model.module, model.status.id)
-
-
-_SLAB_TOKENS = 1024
-"""Tokens of a slab: small enough that one held by a single block is no great loss."""
 
 
 def _wire_memory() -> None:
