@@ -9,7 +9,7 @@ from mlxceld.prompt_cache.block_entry import BlockEntry, Blocks, ChainStats, Mat
 from mlxceld.prompt_cache.block_hash import Chain, extend_chain
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
-from mlxceld.prompt_cache.ledger import STORE_NAME, Ledger
+from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget
@@ -96,17 +96,14 @@ class BlockStore(Ledger[BlockEntry]):
             self.counters.misses += 1
             return None
         self._pool.retain(match.blocks)
-        self.counters.hits += 1
-        match.entry.hits += 1
         self._touch(match.entry)
-        self._emit(
-            "adopt",
+        self._hit(
+            match.entry,
             session=session,
             seq_id=seq_id,
-            matched_len=match.matched,
+            matched=match.matched,
             context_len=len(tokens),
             nbytes=len(match.blocks) * self._pool.bytes_per_block,
-            store=STORE_NAME,
         )
         return match
 
@@ -118,16 +115,7 @@ class BlockStore(Ledger[BlockEntry]):
         Its references are released here.
         """
         self._pool.release(match.blocks)
-        self.counters.hits -= 1
-        self.counters.misses += 1
-        match.entry.hits -= 1
-        self.reject(
-            reason,
-            session=match.entry.session,
-            seq_id=seq_id,
-            context_len=match.matched,
-            donation=False,
-        )
+        self._unhit(match.entry, reason, seq_id=seq_id, matched=match.matched)
 
     def insert(
         self,

@@ -19,12 +19,16 @@ STORE_NAME = "kv"
 
 
 class StoredPrefix(Protocol):
-    """What the books need to know of an entry; ``last_used`` is a reading of the store's clock."""
+    """What the books need to know of an entry; ``last_used`` is a reading of the store's clock.
+
+    ``hits`` counts its adoptions.
+    """
 
     bucket: Bucket
     session: str
     tokens: array[int]
     last_used: float
+    hits: int
 
 
 E = TypeVar("E", bound=StoredPrefix)
@@ -204,6 +208,51 @@ class Ledger(abc.ABC, Generic[E]):
             context_len=len(entry.tokens),
             nbytes=nbytes,
             store=STORE_NAME,
+        )
+
+    def _hit(
+        self,
+        entry: E,
+        *,
+        session: str,
+        seq_id: int | None,
+        matched: int,
+        context_len: int,
+        nbytes: int,
+    ) -> None:
+        """Count a lookup that found an entry, and say so."""
+        self.counters.hits += 1
+        entry.hits += 1
+        self._emit(
+            "adopt",
+            session=session,
+            seq_id=seq_id,
+            matched_len=matched,
+            context_len=context_len,
+            nbytes=nbytes,
+            store=STORE_NAME,
+        )
+
+    def _unhit(
+        self,
+        entry: E,
+        reason: RejectReason,
+        *,
+        seq_id: int | None,
+        matched: int,
+        nbytes: int | None = None,
+    ) -> None:
+        """Make a miss of a hit whose adopter could not use what it got."""
+        self.counters.hits -= 1
+        self.counters.misses += 1
+        entry.hits -= 1
+        self.reject(
+            reason,
+            session=entry.session,
+            seq_id=seq_id,
+            context_len=matched,
+            nbytes=nbytes,
+            donation=False,
         )
 
     def _replace(self, bucket: Bucket, ids: array[int], session: str) -> E | None:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from mlxceld.prompt_cache.entry import Entry, Taken
 from mlxceld.prompt_cache.key import Bucket
-from mlxceld.prompt_cache.ledger import STORE_NAME, Ledger
+from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget
@@ -128,18 +128,15 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
             self.counters.misses += 1
             return None
         self._drop(taken.entry)
-        self.counters.hits += 1
         self.counters.consumed += 1
-        taken.entry.hits += 1
         taken.entry.last_used = self._clock()
-        self._emit(
-            "adopt",
+        self._hit(
+            taken.entry,
             session=session,
             seq_id=seq_id,
-            matched_len=taken.matched,
+            matched=taken.matched,
             context_len=len(tokens),
             nbytes=taken.entry.nbytes,
-            store=STORE_NAME,
         )
         return taken
 
@@ -150,17 +147,8 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
 
         The entry stays consumed; its payload may be half changed.
         """
-        self.counters.hits -= 1
-        self.counters.misses += 1
-        taken.entry.hits -= 1
-        self.reject(
-            reason,
-            session=taken.entry.session,
-            seq_id=seq_id,
-            context_len=taken.matched,
-            nbytes=taken.entry.nbytes,
-            donation=False,
-        )
+        entry = taken.entry
+        self._unhit(entry, reason, seq_id=seq_id, matched=taken.matched, nbytes=entry.nbytes)
 
     def evict_oldest(self) -> int:
         """Give up the least recently used entry under memory pressure; returns its bytes."""
