@@ -21,6 +21,7 @@ from mlxceld.api.app import create_app
 from mlxceld.config import ResolvedSettings, Settings
 from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
+from mlxceld.process.exhaustion import ExhaustionHandler
 from mlxceld.process.listener import BACKLOG
 from mlxceld.process.notify import Notifier
 from mlxceld.process.report import PATIENCE_SECONDS, ForegroundReport, StartReport
@@ -152,6 +153,7 @@ class Daemon:
     async def main(self) -> int:
         """From the first open connection to the last closed one; the exit code."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(ExhaustionHandler())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
