@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from mlxceld.config.units import readable_bytes
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _BAR_CELLS = 20
 
 
 def size_text(count: int) -> str:
     """Bytes for people: ``1.5 GiB``."""
-    value = float(count)
-    for unit in _UNITS[:-1]:
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} {_UNITS[-1]}"
+    return readable_bytes(count)
 
 
 def duration_text(seconds: float) -> str:

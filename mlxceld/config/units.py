@@ -60,6 +60,16 @@ def format_size(size: int) -> str:
     return str(size)
 
 
+def readable_bytes(count: int) -> str:
+    """A size for people, rounded to three digits or so: ``1.5 GiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} PiB"
+
+
 def parse_duration(text: str) -> float:
     """Seconds from ``90s``, ``15m``, ``2h`` or plain digits; ``off`` and ``never`` are 0.
 

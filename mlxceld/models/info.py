@@ -77,13 +77,3 @@ def dtype_name(module: Any, config: Mapping[str, Any]) -> str:
     quantization = config.get("quantization") or config.get("quantization_config")
     bits = quantization.get("bits") if isinstance(quantization, Mapping) else None
     return f"{bits or 'few'}-bit, {main}" if packed else main
-
-
-def readable_bytes(count: int) -> str:
-    """A size in IEC units, to three digits or so."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

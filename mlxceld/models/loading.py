@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.models.cache import make_prompt_cache
 
+from mlxceld.config.units import readable_bytes
 from mlxceld.models.cache_kinds import classify, count_kinds
 from mlxceld.models.errors import ModelError, one_line
 from mlxceld.models.folder import ModelFolder, check_folder
@@ -21,7 +22,6 @@ from mlxceld.models.info import (
     dtype_name,
     on_cpu,
     parameter_count,
-    readable_bytes,
     weight_bytes,
 )
 from mlxceld.models.progress import Progress

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlxceld.config import SETTINGS, kinds
 from mlxceld.config.kinds import Kind
-from mlxceld.config.units import MAX_DURATION, MAX_SIZE
+from mlxceld.config.units import MAX_DURATION, MAX_SIZE, readable_bytes
 
 INTEGER = kinds.IntKind(1, 4096)
 ENTRIES = kinds.IntKind(0, 10**9, zero_words=True)
@@ -202,3 +202,11 @@ def test_no_text_breaks_a_kind(text: str) -> None:
             message = str(error)
         assert message.startswith("expected "), row.name
         assert not written or row.kind.parse(written) == value, row.name
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (538060032, "513.1 MiB"), (2**43, "8.0 TiB")],
+)
+def test_readable_bytes(count: int, text: str) -> None:
+    assert readable_bytes(count) == text

@@ -6,7 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from mlxceld.models.info import context_length, dtype_name, parameter_count, readable_bytes
+from mlxceld.models.info import context_length, dtype_name, parameter_count
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,3 @@ def test_dtype_and_parameters_of_a_quantized_model() -> None:
     nn.quantize(model, group_size=32, bits=4)
     assert dtype_name(model, {"quantization": {"bits": 4}}) == "4-bit, bfloat16"
     assert parameter_count(model) == 64 * 32 + 32 * 8
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (538060032, "513.1 MiB"), (2**43, "8.0 TiB")],
-)
-def test_readable_bytes(count: int, text: str) -> None:
-    assert readable_bytes(count) == text
