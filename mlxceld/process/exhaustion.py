@@ -13,6 +13,9 @@ _SILENT_SECONDS = 10.0
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+_RESUME = "._start_serving("
+"""In the loop's report of a timer that it sets when it cannot accept."""
+
 
 class ExhaustionHandler:
     """An event loop's exception handler; all that is not about exhaustion goes the usual way.
@@ -27,6 +30,9 @@ class ExhaustionHandler:
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Take one report of ``loop``."""
         error = context.get("exception")
+        if isinstance(error, ValueError) and _RESUME in str(context.get("message")):
+            # The loop wants to accept again, once for each failure, and the socket is closed.
+            return
         exhausted = isinstance(error, OSError) and error.errno in _EXHAUSTED
         if not (exhausted and "socket" in context):
             loop.default_exception_handler(context)

@@ -44,6 +44,10 @@ def test_a_backlog_of_failures_is_one_line(loop: _Loop, caplog: pytest.LogCaptur
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
                 highest.close()
         loop.remove_reader(listener)
+    # The loop means to listen again in a second; by then the socket is closed.
+    loop.now += 2
+    loop.call_soon(loop.stop)
+    loop.run_forever()
     assert [(r.levelname, r.exc_info) for r in caplog.records] == [("ERROR", None)]
     assert caplog.messages == [
         f"new connections have to wait: [Errno {errno.EMFILE}] Too many open files"
