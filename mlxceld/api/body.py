@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from codecs import BOM_UTF8
 from typing import Any, NoReturn
 
 from aiohttp import web
@@ -46,7 +47,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     if not raw.strip():
         raise invalid(None, "the body is empty, expected a JSON object")
     try:
-        value = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant)
+        value = json.loads(raw.removeprefix(BOM_UTF8).decode(), parse_constant=_no_constant)
     except RecursionError:
         raise invalid(None, f"the body is nested deeper than {_DEPTH_LIMIT} levels") from None
     except UnicodeDecodeError as error:
