@@ -4,7 +4,7 @@
 # make bench  compare with mlx_lm.server on one model (MODEL=folder; default: the demo's)
 # make clean  remove what the others made
 #
-# The first of them makes the virtual environment; it is made again when pyproject.toml changes.
+# The first of them makes the virtual environment; a change of pyproject.toml brings it up to date.
 
 VENV ?= .venv
 BIN := $(VENV)/bin

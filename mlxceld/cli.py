@@ -203,7 +203,7 @@ def _resolved(reread: Callable[[], ResolvedSettings]) -> ResolvedSettings:
     except ConfigFileError as error:
         for line in error.errors:
             click.echo(str(line), err=True)
-        sys.exit(os.EX_CONFIG)
+        sys.exit(error.exit_code)
 
 
 def _settings_for(state_dir: Path | None) -> ResolvedSettings:

@@ -35,10 +35,6 @@ class Scheduler:
         """How many sequences are between admission and their first token."""
         return len(self._prefilling)
 
-    def sequences(self) -> list[Sequence]:
-        """Every sequence here, oldest first."""
-        return [*self._prefilling, *self._waiting]
-
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
         self._waiting.append(sequence)
