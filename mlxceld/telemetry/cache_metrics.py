@@ -36,7 +36,7 @@ def collect_cache(stats: CacheStats) -> Iterator[Metric]:
     yield from _snapshot_store(stats)
     yield _labelled(
         "reject",
-        "Donations that were declined, by reason; one count for both stores.",
+        "Donations declined and adoptions failed, by reason; one count for both stores.",
         {reason: getattr(stats, f"{_REJECT}{reason}") for reason in REJECT_REASONS},
     )
     for name, text in _POOL.items():

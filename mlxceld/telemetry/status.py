@@ -28,8 +28,8 @@ class EngineState(enum.StrEnum):
 class ModelStatus:
     """The loaded model, as users are told of it.
 
-    ``layer_caches`` counts the model's caches by kind (pageable, windowed, recurrent, composite);
-    ``batching`` is the batch probe's verdict with, in ``batching_reason``, why it is not "full".
+    ``layer_caches`` counts the model's caches by kind (pageable, windowed, recurrent, composite,
+    opaque); ``batching`` is the batch probe's verdict with, in ``batching_reason``, why it is not "full".
     """
 
     id: str
