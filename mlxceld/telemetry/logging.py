@@ -165,13 +165,19 @@ def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return (str(status.st_dev), str(status.st_ino)) == (device, inode)
 
 
+_BODY_ERRORS = frozenset({"aiohttp.web_protocol.RequestPayloadError"})
+"""Bodies that end too soon or are not encoded as they say."""
+
+
 class _NotHttp(logging.Filter):
     """Makes one line of a client that does not speak HTTP: it is no fault of the daemon's."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and type(error).__module__ == "aiohttp.http_exceptions":
-            reason = str(getattr(error, "message", error)).partition("\n")[0]
+        name = f"{type(error).__module__}.{type(error).__name__}"
+        if name.startswith("aiohttp.http_exceptions.") or name in _BODY_ERRORS:
+            text = str(getattr(error, "message", error)).removeprefix("400, message:")
+            reason = text.strip().partition("\n")[0]
             record.msg = f"{record.getMessage()}: {reason.rstrip(':')}"
             record.args = record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.WARNING, "WARNING"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp.http_exceptions import TransferEncodingError
+from aiohttp.web import RequestPayloadError
 
 from mlxceld.telemetry import logging as log_setup
 from mlxceld.telemetry.audit import AuditLog
@@ -163,12 +164,18 @@ def test_a_client_that_speaks_no_http_leaves_one_line(stream: io.StringIO, calls
         "127.0.0.1",
         exc_info=TransferEncodingError("Invalid character in chunk size:\n\n  b'zz'"),
     )
+    server.error(
+        "Unhandled exception",
+        exc_info=RequestPayloadError("400, message:\n  Can not decode content-encoding: gzip"),
+    )
     server.error("Unhandled exception", exc_info=ValueError("ours"))
-    nonsense, ours = (json.loads(line) for line in stream.getvalue().splitlines())
+    nonsense, undecodable, ours = (json.loads(line) for line in stream.getvalue().splitlines())
     assert nonsense["level"] == "warning"
     assert nonsense["message"] == (
         "Error handling request from 127.0.0.1: Invalid character in chunk size"
     )
-    assert "Traceback" not in json.dumps(nonsense)
+    assert undecodable["level"] == "warning"
+    assert undecodable["message"] == ("Unhandled exception: Can not decode content-encoding: gzip")
+    assert "Traceback" not in json.dumps([nonsense, undecodable])
     assert ours["level"] == "error"
     assert "ValueError: ours" in json.dumps(ours)
