@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import mlx.core as mx
 
 from mlxceld.kv import row_caches
+from mlxceld.kv.memory import release_freed
 from mlxceld.kv.row_caches import Caches
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectReason
@@ -154,7 +155,8 @@ class WholePrefixReuse:
         )
 
     def settle(self) -> None:
-        """See :class:`PromptReuse`; arrays go with their entries."""
+        """See :class:`PromptReuse`; arrays went with their entries, to MLX's own reserve."""
+        release_freed()
 
     def pool_stats(self) -> PoolStats | None:
         """See :class:`PromptReuse`."""

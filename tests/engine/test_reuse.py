@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import mlx.core as mx
 import pytest
 
 from engine_harness import CoreHarness, random_prompt
@@ -144,3 +145,15 @@ async def test_a_donation_that_fails_costs_nobody_his_answer(
     assert len(warm.store) == 0
     assert (await warm.alone("steady", max_tokens=12, ignore_eos=True)).tokens == want
     assert len(warm.store) == 1
+
+
+async def test_what_leaves_the_store_goes_back_to_the_system(core: Make) -> None:
+    warm = core("qwen3_next", cache=True)
+    await warm.alone(random_prompt(1, 300), max_tokens=2, ignore_eos=True)
+    mx.clear_cache()
+    held = mx.get_active_memory()
+    kept = warm.store.bytes
+    warm.store.flush()
+    warm.reuse.settle()
+    assert mx.get_active_memory() <= held - kept
+    assert mx.get_cache_memory() == 0
