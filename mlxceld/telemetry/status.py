@@ -29,7 +29,8 @@ class ModelStatus:
     """The loaded model, as users are told of it.
 
     ``layer_caches`` counts the model's caches by kind (pageable, windowed, recurrent, composite,
-    opaque); ``batching`` is the batch probe's verdict with, in ``batching_reason``, why it is not "full".
+    opaque); ``batching`` is the batch probe's verdict with, in ``batching_reason``, why it is not
+    "full".
     """
 
     id: str
