@@ -70,15 +70,30 @@ def run(arguments: Sequence[str] | None = None, ctl: Ctl | None = None) -> int:
             click.echo("mlxctl: nothing was changed", err=True)
             return ExitCode.REFUSED
         return ExitCode.INTERRUPTED
+    except OSError as error:
+        # A full disk under the output; a pipe without a reader is click's to end quietly.
+        ctl.output.error(CtlError("output", f"cannot write: {error}", ExitCode.REFUSED))
+        return ExitCode.REFUSED
     return result if isinstance(result, int) else ExitCode.OK
 
 
 def main() -> NoReturn:
     """Entry point of the ``mlxctl`` script."""
     try:
-        sys.exit(run())
+        code = run()
+        _let_go_of_output()
     except KeyboardInterrupt:
-        sys.exit(ExitCode.INTERRUPTED)
+        code = ExitCode.INTERRUPTED
+    sys.exit(code)
+
+
+def _let_go_of_output() -> None:
+    """Leave nothing for the interpreter to write at its end, which would complain in its words."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _json_wanted(ctl: Ctl, given: Sequence[str]) -> bool:

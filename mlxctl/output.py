@@ -45,7 +45,6 @@ class Output:
             click.echo("---\n" + _yaml(data), nl=False)
         else:
             self._print(table())
-        sys.stdout.flush()
 
     def message(self, text: str) -> None:
         """Tell the person something that is not data."""
@@ -89,8 +88,9 @@ class Output:
         click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
 
 
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty()
+def _is_terminal(stream: TextIO | None) -> bool:
+    # There is no stream where the caller has closed it.
+    return stream is not None and stream.isatty()
 
 
 def _colour_wanted(environ: Mapping[str, str] = os.environ) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ class _Connection(HTTPConnection):
             ) from error
         except OSError as error:
             sock.close()
+            if error.errno is None:  # Python's own: the path does not fit a socket's address
+                error = OSError(errno.ENAMETOOLONG, "the path is too long for a socket")
             raise NewConnectionError(self, f"{self.socket_path}: {error.strerror}") from error
         self.sock = sock
 

@@ -51,6 +51,8 @@ def list_requests(ctl: Ctl) -> None:
 @pass_ctl
 def cancel(ctl: Ctl, request_id: str) -> None:
     """Stop the request ID within one step."""
+    if not request_id:
+        raise click.UsageError("ID: expected the id of a request, found nothing")
     answer = ctl.client.send("DELETE", f"requests/{quote(request_id, safe='')}")
     ctl.output.show(answer, lambda: tables.key_values([("cancelled", answer["id"])]))
 
