@@ -7,7 +7,7 @@ import secrets
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
@@ -71,6 +71,7 @@ class Engine:
         self._commands: deque[Callable[[], None]] = deque()
         self._ids: set[str] = set()
         self._queue_rejections = 0
+        self._turned_away: Counter[str] = Counter()
         self._next_seq_id = 1
         self._stopping = False
         self._draining = False
@@ -151,6 +152,7 @@ class Engine:
             places, limit = self._settings.max_batch_size, self._settings.max_queue
             if len(self._ids) + len(requests) > places + limit:
                 self._queue_rejections += len(requests)
+                self._turned_away.update(request.endpoint for request in requests)
                 waiting = max(0, len(self._ids) - places)
                 raise QueueFullError(waiting, limit, self._publisher.retry_after())
             known = [r.id for r in requests if r.id in self._ids]
@@ -333,8 +335,14 @@ class Engine:
             self._ids = core.ids() | {s.request.id for s in self._submitted}
             queued = core.waiting + len(self._submitted)
             rejections = self._queue_rejections
+            turned_away = dict(self._turned_away)
         self._publisher.publish(
-            self._state, core, queued=queued, queue_rejections=rejections, force=force
+            self._state,
+            core,
+            queued=queued,
+            queue_rejections=rejections,
+            turned_away=turned_away,
+            force=force,
         )
 
     def _loaded_reuse(self) -> PromptReuse:

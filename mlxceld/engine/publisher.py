@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,7 @@ class Publisher:
         *,
         queued: int,
         queue_rejections: int,
+        turned_away: Mapping[str, int],
         force: bool,
     ) -> None:
         """Replace the snapshot, unless a fresh enough one of the same requests is there."""
@@ -143,7 +144,7 @@ class Publisher:
             memory=_memory(),
             requests=tuple(_request(s, now) for s in core.sequences()),
             cache=self._cache(core.batch_bytes()),
-            outcomes=recorder.outcomes(),
+            outcomes=recorder.outcomes() | {(e, "rejected"): n for e, n in turned_away.items()},
             histograms=recorder.histograms(),
             trace_enabled=self._snapshot.trace_enabled,
         )
