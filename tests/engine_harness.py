@@ -108,7 +108,9 @@ class CoreHarness:
             enabled=cache,
             min_prefix=min_prefix,
         )
-        settings = make_settings(Path("/nowhere"), kv_backend=backend, apc=apc or {})
+        settings = make_settings(
+            Path("/nowhere"), kv_backend=backend, apc=apc or {}, prompt_cache={"enabled": cache}
+        )
         self.reuse = make_reuse(model, settings, whole, self.trace.emit, self.clock)
         self.store: Any = self.reuse.store
         if verdict is None:

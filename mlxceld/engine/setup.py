@@ -77,7 +77,7 @@ def make_reuse(
     """
     kinds = set(model.status.layer_caches)
     pageable = kinds == {CacheKind.PAGEABLE.value}
-    if settings.kv_backend == "dense" or not pageable or not whole.enabled:
+    if settings.kv_backend == "dense" or not pageable or not settings.prompt_cache.enabled:
         log.info("prompt cache: whole prefixes")
         return WholePrefixReuse(whole, model.status.id)
     # The shapes are the model's own, read off one token.

@@ -120,6 +120,7 @@ async def test_the_queue_has_a_limit_and_all_or_none_get_in(start: Start) -> Non
     assert (full.value.waiting, full.value.limit) == (2, 2)
     assert full.value.retry_after >= 1
     await _until(lambda: engine.snapshot.queue_rejections == 1)
+    assert engine.snapshot.outcomes["completions", "rejected"] == 1
     assert running.cancel()
     results = await asyncio.gather(*map(_result, [running, *waiting]))
     assert results[0].reason is FinishReason.CANCELLED
@@ -223,6 +224,24 @@ async def test_flush_and_resize_between_steps(start: Start) -> None:
     assert engine.snapshot.cache.bytes == 0
     stats = engine.snapshot.cache
     assert stats.inserts == stats.entries + stats.evictions_resize + stats.evictions_flush
+
+
+@pytest.mark.parametrize("limit", ["capacity_bytes", "max_entries"])
+async def test_a_store_that_began_at_zero_is_the_same_once_it_has_room(
+    start: Start, limit: str
+) -> None:
+    engine = await _ready(start(prompt_cache={"min_prefix": 4, limit: 0}))
+    (stream,) = engine.submit([_request("off", 40)])
+    await _result(stream)
+    assert not engine.snapshot.cache.enabled
+    await asyncio.wrap_future(engine.resize(BudgetChange(capacity_bytes=1 << 20, max_entries=10)))
+    for request_id, expected in (("first", 0), ("again", 39)):
+        (stream,) = engine.submit([_request(request_id, 40)])
+        end = (await _result(stream)).end
+        assert end is not None
+        assert end.usage.cached_tokens == expected
+    await _until(lambda: engine.snapshot.cache.replaced == 1)
+    assert engine.snapshot.cache.paged_blocks_live > 0
 
 
 async def test_the_trace_is_switched_while_it_runs(
