@@ -36,12 +36,17 @@ class Lane:
 
 @dataclass(slots=True)
 class Step:
-    """One decode step under way: which rows it covers and, once evaluated, their tokens."""
+    """One decode step under way: which rows it covers and, once evaluated, their tokens.
+
+    ``launch_seconds`` is how long it took to build and hand over; MLX on a CPU computes most of it
+    within that time already.
+    """
 
     rows: list[Sequence]
     tokens: mx.array
     logprobs: dict[int, LogprobArrays] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
+    launch_seconds: float = 0.0
 
     def wait(self) -> list[int]:
         """Block until the step is computed; return its tokens, row by row."""

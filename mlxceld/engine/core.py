@@ -285,7 +285,9 @@ class EngineCore:
             self._batch.leave(full, self._reuse.wants)
         if not len(self._batch):
             return None
+        started = self._clock()
         step = self._batch.launch()
+        step.launch_seconds = self._clock() - started
         self._recorder.steps += 1
         self._recorder.observe("batch_size", len(step.rows))
         if self._recorder.steps % _CLEAR_EVERY_STEPS == 0:
@@ -304,7 +306,7 @@ class EngineCore:
         tokens = step.wait()
         now = self._clock()
         self._recorder.longest_decode_step_seconds = max(
-            self._recorder.longest_decode_step_seconds, now - started
+            self._recorder.longest_decode_step_seconds, step.launch_seconds + now - started
         )
         ended: list[tuple[Sequence, FinishReason]] = []
         for i, (row, token) in enumerate(zip(step.rows, tokens, strict=True)):

@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 
 from engine_harness import CoreHarness, random_prompt
+from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.events import Failed, FailureKind, FinishReason, PrefillProgress
 from mlxceld.engine.probe import BatchVerdict
 from tiny_models import EOS_ID, tiny_families
@@ -235,3 +236,23 @@ async def test_counters_add_up(core: Make) -> None:
     assert recorder.completion_tokens == 3
     assert recorder.outcomes() == {("completions", "length"): 1, ("completions", "cancelled"): 1}
     assert harness.results[kept].reason is FinishReason.LENGTH
+
+
+async def test_a_decode_step_is_timed_from_its_launch(
+    core: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = core()
+    launch, wait = DecodeBatch.launch, Step.wait
+
+    def slow_launch(batch: DecodeBatch) -> Step:
+        harness.clock.now += 2.0
+        return launch(batch)
+
+    def slow_wait(step: Step) -> list[int]:
+        harness.clock.now += 0.5
+        return wait(step)
+
+    monkeypatch.setattr(DecodeBatch, "launch", slow_launch)
+    monkeypatch.setattr(Step, "wait", slow_wait)
+    await harness.alone("x", max_tokens=2, ignore_eos=True)
+    assert harness.recorder.longest_decode_step_seconds == 2.5
