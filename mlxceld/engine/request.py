@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from mlxceld.models.boundaries import Boundary
+
 ANONYMOUS_SESSION = "__mlxcel_anon__"
 """The session of every caller that names none."""
 
@@ -44,6 +46,7 @@ class GenerationRequest:
     ``id`` is unique among requests in flight; ``tokens`` is the whole prompt, at least one token.
     ``template_signature`` names how the prompt was rendered: only requests of one signature share
     cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
+    ``boundaries`` are the prefixes of ``tokens`` that later prompts begin with, shortest first.
     """
 
     id: str
@@ -55,3 +58,4 @@ class GenerationRequest:
     endpoint: str = "completions"
     stream: bool = False
     timeout: float = 0.0
+    boundaries: tuple[Boundary, ...] = ()
