@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import string
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,19 @@ BoundaryKind = Literal["head", "boundary", "completion"]
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
-_REPLIES = ("Right.", "\n\nSo", " so", "1. One", "<b>", "```\nx\n```", "\tx", "é")
-"""Beginnings of replies: each may fuse with the prompt's end in its own way."""
+_REPLY = "Right."
 
-_TURNS = ("And then?", "\n\nAnd then?")
-"""Two next turns: a newline is what fuses with the end of a role's header, if anything does."""
+_TURNS = ("And then?", "\n\nSo what?")
+"""Two next turns that differ from their first character, stripped or not."""
+
+_OPENINGS = (
+    *string.ascii_letters,
+    *string.digits,
+    *string.punctuation,
+    *("\n", "\n\n", "\n\n\n", "\nx", "\n\nx", "\n x", " ", " x", "  x", "\t", "\tx", "\r\nx"),
+    *("So", "I", "The", "yes", "no", "1.", "```\nx\n```", "<b>", "**x**", "é", "你", "😀"),
+)
+"""Beginnings of texts: each may fuse with the end of what the template writes before it."""
 
 _HEADS_KEPT = 64
 _SEAMS_KEPT = 256
@@ -102,6 +111,7 @@ class BoundaryFinder:
         self._lock = threading.Lock()
         self._heads: Lru[list[int]] = Lru(_HEADS_KEPT)
         self._seams: Lru[_Seam | None] = Lru(_SEAMS_KEPT)
+        self._openings: Lru[int] = Lru(_SEAMS_KEPT)
         self._told = False
 
     def find(
@@ -159,11 +169,12 @@ class BoundaryFinder:
         """
         view = _View(self._render, tools, template_kwargs)
         try:
-            one, other = (view.history([*messages, *_following(messages, text)]) for text in _TURNS)
+            calls = messages[-1].get("tool_calls") if messages else None
+            lead = [_user(_TURNS[0]), *([_call()] if calls else [_reply(_REPLY)])]
+            return self._common_start(view, messages, lead)
         except ChatTemplateError as error:
             log.debug("no next turn can be rendered: %s", error)
             return []
-        return one[: common_prefix(one, other)]
 
     def _end_of_history(
         self,
@@ -180,7 +191,7 @@ class BoundaryFinder:
             end = common_prefix(prompt, view.history(messages)) - (seam.loose if seam else _FUSED)
         else:
             end -= len(seam.generation) + seam.loose
-        following = view.history([*messages, _reply(_REPLIES[0]), _user(_TURNS[0])])
+        following = view.history([*messages, _reply(_REPLY), _user(_TURNS[0])])
         end = max(end, 0)
         return end, min(end, common_prefix(prompt, following))
 
@@ -222,14 +233,34 @@ class BoundaryFinder:
             head = self._heads.get(key)
         if head is None:
             try:
-                one, other = (view.history([*system, _user(text)]) for text in _TURNS)
-                head = one[: common_prefix(one, other)]
+                head = self._common_start(view, system, system and [{**system[0], "content": "x"}])
             except ChatTemplateError:
                 head = []
             with self._lock:
                 self._heads.put(key, head)
         shared = common_prefix(head, prompt)
         return shared if shared + _FUSED >= len(head) else 0
+
+    def _common_start(
+        self,
+        view: _View,
+        messages: Sequence[Mapping[str, Any]],
+        like: Sequence[Mapping[str, Any]],
+    ) -> list[int]:
+        """What ``messages`` and any next turn begin with.
+
+        How a turn's first characters fuse with what is before them is learned behind ``like``,
+        messages of the same kind, but short.
+        """
+        one, other = (view.history([*messages, *_following(messages, text)]) for text in _TURNS)
+        key = view.key([message["role"] for message in like])
+        with self._lock:
+            loose = self._openings.get(key)
+        if loose is None:
+            loose = _learn_opening(view.without_tools(), like)
+            with self._lock:
+                self._openings.put(key, loose)
+        return one[: max(0, common_prefix(one, other) - loose)]
 
     def _tell(self, why: str) -> None:
         with self._lock:
@@ -272,23 +303,32 @@ class _View:
 def _learn_seam(view: _View, after_tool: bool, add_generation_prompt: bool) -> _Seam:
     start: list[dict[str, Any]] = [_user("Hello.")]
     if after_tool:
-        call = {"name": "look", "arguments": {"at": "it"}}
-        start += [
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"id": "call00001", "type": "function", "function": call}],
-            },
-            {"role": "tool", "tool_call_id": "call00001", "name": "look", "content": "done"},
-        ]
+        start += [_call(), *_following([_call()], "done")]
     history = view.history(start)
     prompt = view.prompt(start) if add_generation_prompt else history
     end = common_prefix(prompt, history)
     kept = min(
-        common_prefix(prompt, view.history([*start, _reply(reply), _user(_TURNS[0])]))
-        for reply in _REPLIES
+        common_prefix(prompt, view.history([*start, _reply(text), _user(_TURNS[0])]))
+        for text in _OPENINGS
     )
     return _Seam(tuple(prompt[end:]), max(0, end - kept))
+
+
+def _learn_opening(view: _View, like: Sequence[Mapping[str, Any]]) -> int:
+    """How many tokens before a turn's first character may fuse with it."""
+    one, other = (view.history([*like, *_following(like, text)]) for text in _TURNS)
+    shared = common_prefix(one, other)
+    return shared - min(
+        common_prefix(one[:shared], view.history([*like, *_following(like, text)]))
+        for text in _OPENINGS
+    )
+
+
+def _call() -> dict[str, Any]:
+    """A reply that calls a tool."""
+    function = {"name": "look", "arguments": {"at": "it"}}
+    call = {"id": "call00001", "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def _following(messages: Sequence[Mapping[str, Any]], text: str) -> list[dict[str, Any]]:
