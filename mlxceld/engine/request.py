@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from mlxceld.models.boundaries import Boundary
 
 ANONYMOUS_SESSION = "__mlxcel_anon__"
 """The session of every caller that names none."""
@@ -44,6 +46,9 @@ class GenerationRequest:
     ``id`` is unique among requests in flight; ``tokens`` is the whole prompt, at least one token.
     ``template_signature`` names how the prompt was rendered: only requests of one signature share
     cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
+    ``boundaries`` are the points of the prompt that later prompts will begin with. ``keeps`` tells
+    how many leading tokens of prompt and answer the next turn's rendering will have again; it is
+    called on the engine thread when the answer is complete.
     """
 
     id: str
@@ -55,3 +60,5 @@ class GenerationRequest:
     endpoint: str = "completions"
     stream: bool = False
     timeout: float = 0.0
+    boundaries: tuple[Boundary, ...] = ()
+    keeps: Callable[[Sequence[int]], int] | None = None
