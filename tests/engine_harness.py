@@ -17,7 +17,9 @@ from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import GenerationRequest, SamplingParams
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.setup import make_reuse
+from mlxceld.engine.snapshot_reuse import SnapshotReuse
 from mlxceld.engine.stream import EventStream
+from mlxceld.models.boundaries import Boundary
 from mlxceld.models.folder import ModelFolder
 from mlxceld.models.loading import LoadedModel, load_model
 from mlxceld.prompt_cache.rejects import RejectLog
@@ -93,6 +95,7 @@ class CoreHarness:
         min_prefix: int = 4,
         backend: str = "dense",
         apc: dict[str, Any] | None = None,
+        snapshots: tuple[int, int, float] = (1 << 30, 1024, 7200.0),
         verdict: BatchVerdict | None = None,
     ) -> None:
         self.model = model
@@ -101,7 +104,7 @@ class CoreHarness:
         rejects = RejectLog(lambda: 0)
         self.trace = Trace(lambda: 0)
         whole: PrefixStore[Any] = PrefixStore(
-            Budget(capacity_bytes, 1024, 3600, 0, 0, 0),
+            Budget(capacity_bytes, 1024, 3600, *snapshots),
             self.clock,
             self.trace.emit,
             rejects,
@@ -128,7 +131,14 @@ class CoreHarness:
         self.results: dict[str, Result] = {}
 
     def submit(
-        self, prompt: list[int] | str, *, session: str = "s", timeout: float = 0.0, **sampling: Any
+        self,
+        prompt: list[int] | str,
+        *,
+        session: str = "s",
+        timeout: float = 0.0,
+        boundaries: tuple[Boundary, ...] = (),
+        keeps: Any = None,
+        **sampling: Any,
     ) -> str:
         """Queue a request; greedy unless told otherwise. Returns its id."""
         tokens = (
@@ -139,7 +149,14 @@ class CoreHarness:
         params = replace(SamplingParams(temperature=0.0, max_tokens=8), **sampling)
         request_id = f"r{self._next}"
         request = GenerationRequest(
-            request_id, tokens, params, session=session, stream=True, timeout=timeout
+            request_id,
+            tokens,
+            params,
+            session=session,
+            stream=True,
+            timeout=timeout,
+            boundaries=boundaries,
+            keeps=keeps,
         )
         stream = EventStream(request_id, lambda _: True)
         room = self.model.status.context_length - len(tokens)
@@ -195,7 +212,7 @@ class CoreHarness:
     def check(self) -> None:
         """Whatever holds blocks or bytes agrees with the books."""
         self.store.check()
-        if isinstance(self.reuse, PagedReuse):
+        if isinstance(self.reuse, PagedReuse | SnapshotReuse):
             self.reuse.check()
 
 

@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -68,6 +69,7 @@ class EngineCore:
         recorder: Recorder,
         clock: Callable[[], float],
     ) -> None:
+        self.verdict = verdict
         self._model = model
         self._clock = clock
         self._reuse = reuse
@@ -248,8 +250,11 @@ class EngineCore:
             seconds = self._clock() - started
             self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
         done = []
-        for sequence, size in zip(group, sizes, strict=True):
+        for i, (sequence, size) in enumerate(zip(group, sizes, strict=True)):
             sequence.prefilled += size
+            if size:
+                at = partial(row_caches.extract, caches, i) if merged else lambda: caches
+                self._reuse.reached(sequence, at)
             if sequence.request.stream:
                 self._tell(
                     sequence,

@@ -215,10 +215,12 @@ class Engine:
         """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
 
         def work() -> FlushReport:
-            if store == "snapshots":
-                return FlushReport(0, 0, 0, dry_run)
             reuse = self._loaded_reuse()
-            report = reuse.store.flush(session, dry_run=dry_run)
+            report = FlushReport(0, 0, 0, dry_run)
+            if store != "snapshots":
+                report = report.plus(reuse.store.flush(session, dry_run=dry_run))
+            if store != "kv" and reuse.snapshots is not None:
+                report = report.plus(reuse.snapshots.flush(session, dry_run=dry_run))
             reuse.settle()
             self._publish(force=True)
             return report
@@ -231,6 +233,8 @@ class Engine:
         def work() -> ResizeReport:
             reuse = self._loaded_reuse()
             report = reuse.store.resize(changes, dry_run=dry_run)
+            if reuse.snapshots is not None:
+                report = report.plus(reuse.snapshots.resize(changes, dry_run=dry_run))
             reuse.settle()
             self._publish(force=True)
             return report
@@ -286,6 +290,12 @@ class Engine:
         self._enter(EngineState.READY, "")
         return True
 
+    def _sweep(self) -> int:
+        """Drop what has outlived its time from all stores; returns how many entries went."""
+        reuse = self._loaded_reuse()
+        gone = reuse.store.sweep()
+        return gone if reuse.snapshots is None else gone + reuse.snapshots.sweep()
+
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)
 
@@ -296,7 +306,7 @@ class Engine:
         while self._take_inbox(core):
             if core.busy:
                 self._step(core)
-            elif self._loaded_reuse().store.sweep():
+            elif self._sweep():
                 self._loaded_reuse().settle()
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")

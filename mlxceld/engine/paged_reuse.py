@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -27,6 +28,8 @@ class PagedReuse:
     The stored entry stays as it is. An adopter's keys and values are copied out of the pool into
     its own row, to the token; what it donates shares every whole block that is stored already.
     """
+
+    snapshots = None
 
     def __init__(self, store: BlockStore, pool: BlockPool, module: Any, model_id: str) -> None:
         self.store = store
@@ -83,6 +86,9 @@ class PagedReuse:
         except Exception:
             # Who would have adopted it computes it again: slower, never wrong.
             log.exception("a prefix of %d tokens could not be shared early", len(tokens))
+
+    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`; what is stored serves at any token."""
 
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlxceld.engine.recorder import Recorder
 from mlxceld.prompt_cache.key import session_hash
-from mlxceld.prompt_cache.stats import fill
+from mlxceld.prompt_cache.stats import fill, fill_snapshots
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.status import (
     EngineSnapshot,
@@ -157,7 +157,7 @@ class Publisher:
         pool = None if self.reuse is None else self.reuse.pool_stats()
         chains = None if self.reuse is None else self.reuse.chain_stats()
         stats = CacheStats(
-            apc_enabled=pool is not None and store.enabled and apc.enabled,
+            apc_enabled=chains is not None and store.enabled and apc.enabled,
             block_size=apc.block_size,
             hash=apc.hash,
             batch_tail_bytes=0 if pool is None else batch_bytes,
@@ -177,7 +177,8 @@ class Publisher:
             stats = replace(stats, **numbers)
         if chains is not None:
             stats = replace(stats, **asdict(chains))
-        return fill(stats, store, self._rejects)
+        kept = None if self.reuse is None else self.reuse.snapshots
+        return fill_snapshots(fill(stats, store, self._rejects), kept)
 
 
 def _request(sequence: Sequence, now: float) -> RequestStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -46,7 +46,9 @@ class GenerationRequest:
     ``id`` is unique among requests in flight; ``tokens`` is the whole prompt, at least one token.
     ``template_signature`` names how the prompt was rendered: only requests of one signature share
     cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
-    ``boundaries`` are the prefixes of ``tokens`` that later prompts begin with, shortest first.
+    ``boundaries`` are the points of the prompt that later prompts will begin with. ``keeps`` tells
+    how many leading tokens of prompt and answer the next turn's rendering will have again; it is
+    called on the engine thread when the answer is complete.
     """
 
     id: str
@@ -59,3 +61,4 @@ class GenerationRequest:
     stream: bool = False
     timeout: float = 0.0
     boundaries: tuple[Boundary, ...] = ()
+    keeps: Callable[[Sequence[int]], int] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mlxceld.kv.pool import PoolStats
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.ledger import Ledger
+    from mlxceld.prompt_cache.snapshot_store import SnapshotStore
     from mlxceld.prompt_cache.store import PrefixStore
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,10 @@ class PromptReuse(Protocol):
     @property
     def store(self) -> Ledger[Any]:
         """Where prefixes are kept."""
+
+    @property
+    def snapshots(self) -> SnapshotStore[Any] | None:
+        """Where states are kept; None for a model or a backend that needs none."""
 
     def adopt(self, sequence: Sequence) -> None:
         """Give a sequence the longest stored prefix of its prompt.
@@ -44,6 +50,12 @@ class PromptReuse(Protocol):
         """Store what a sequence in prefill has computed so far; its row stays as it is.
 
         Nobody fails where that fails: it is logged, and the sequence goes on.
+        """
+
+    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """A sequence in prefill has come to ``prefilled`` tokens; ``row`` gives its caches.
+
+        Nobody fails where keeping its state fails: it is logged, and the sequence goes on.
         """
 
     def wants(self, sequence: Sequence) -> bool:
@@ -88,6 +100,8 @@ class WholePrefixReuse:
     An adopted entry leaves the store and comes back, longer, when its adopter ends.
     """
 
+    snapshots = None
+
     def __init__(self, store: PrefixStore[Caches], model_id: str) -> None:
         self.store = store
         self._model_id = model_id
@@ -123,6 +137,9 @@ class WholePrefixReuse:
         return None
 
     def share(self, sequence: Sequence) -> None:
+        """See :class:`PromptReuse`."""
+
+    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
         """See :class:`PromptReuse`."""
 
     def wants(self, sequence: Sequence) -> bool:

@@ -101,6 +101,9 @@ def _goes_alone(sequence: Sequence) -> bool:
     """Whether a sequence is computed by itself.
 
     Padding would move the past of a row that brings adopted tokens, and from a merged row nothing
-    can be shared with those who follow it.
+    can be shared with those who follow it. One that has to stop on the way is not done with the
+    others.
     """
-    return bool(sequence.prefilled or sequence.followers or not sequence.prefill_left)
+    last = len(sequence.prompt) - 1
+    stops = any(sequence.prefilled < stop < last for stop in sequence.stops)
+    return bool(stops or sequence.prefilled or sequence.followers or not sequence.prefill_left)

@@ -34,7 +34,8 @@ class Sequence:
     ``chain_hits`` times. ``launched`` counts the tokens whose sampling has been started: at most
     one more than ``generated`` holds. ``max_tokens`` is the request's limit cut to the context.
     A sequence that ``follows`` another waits until that one has computed the ``shared_tokens``
-    that both begin with; ``followers`` is the other side of it.
+    that both begin with; ``followers`` is the other side of it. Its prefill ends a chunk at each of
+    ``stops``, counted in prompt tokens.
     """
 
     seq_id: int
@@ -51,6 +52,7 @@ class Sequence:
     follows: Sequence | None = None
     shared_tokens: int = 0
     followers: list[Sequence] = field(default_factory=list)
+    stops: tuple[int, ...] = ()
     prompt: list[int] = field(default_factory=list)
     prefilled: int = 0
     cached: int = 0

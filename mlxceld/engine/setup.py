@@ -14,10 +14,13 @@ from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.probe import probe
 from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
-from mlxceld.kv import paged_rows, row_caches
+from mlxceld.engine.snapshot_reuse import SnapshotReuse
+from mlxceld.kv import paged_rows, row_caches, snapshots
 from mlxceld.kv.pool import BlockPool
+from mlxceld.kv.snapshots import RowState
 from mlxceld.models.cache_kinds import CacheKind
 from mlxceld.prompt_cache.block_store import BlockStore
+from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
@@ -71,19 +74,27 @@ def make_reuse(
     emit: EventSink,
     clock: Callable[[], float],
 ) -> PromptReuse:
-    """How this model's prompts are reused: through the block pool where all caches are pageable.
+    """How this model's prompts are reused: through the block pool where all caches are pageable,
+    else through snapshots.
 
     ``whole`` is the store of whole prefixes, and gives the budget and the reject log.
     """
     kinds = set(model.status.layer_caches)
     pageable = kinds == {CacheKind.PAGEABLE.value}
-    if settings.kv_backend == "dense" or not pageable or not settings.prompt_cache.enabled:
+    budget = whole.budget
+    snapshots_off = not (budget.snapshot_capacity_bytes and budget.snapshot_max_entries)
+    if (
+        settings.kv_backend == "dense"
+        or not settings.prompt_cache.enabled
+        or (not pageable and snapshots_off)
+    ):
         log.info("prompt cache: whole prefixes")
         return WholePrefixReuse(whole, model.status.id)
     # The shapes are the model's own, read off one token.
     row = row_caches.new_row(model.module)
     run_chunk(model.module, row, [[0]])
-    budget = whole.budget
+    if not pageable:
+        return _snapshot_reuse(model, settings, row, whole, emit, clock)
     pool = BlockPool(
         paged_rows.layer_shapes(row),
         settings.apc.block_size,
@@ -102,6 +113,36 @@ def make_reuse(
     )
     log.info("prompt cache: blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
     return PagedReuse(store, pool, model.module, model.status.id)
+
+
+def _snapshot_reuse(
+    model: LoadedModel,
+    settings: Settings,
+    row: Caches,
+    whole: PrefixStore[Caches],
+    emit: EventSink,
+    clock: Callable[[], float],
+) -> SnapshotReuse:
+    """Reuse for a model of which ``row`` holds one token, and not all of it pageable."""
+    budget, size = whole.budget, settings.apc.block_size
+    pageable = list(snapshots.pageable(row))
+    pool = None
+    if pageable:
+        pool = BlockPool(
+            paged_rows.layer_shapes(pageable),
+            size,
+            max(_SLAB_TOKENS, size),
+            max_bytes=budget.snapshot_capacity_bytes,
+        )
+    kept: SnapshotStore[RowState] = SnapshotStore(
+        pool, budget, clock, emit, whole.rejects, min_prefix=whole.min_prefix
+    )
+    log.info(
+        "prompt cache: snapshots, %d caches of %d by reference",
+        len(pageable),
+        sum(1 for _ in snapshots.leaves(row)),
+    )
+    return SnapshotReuse(whole, kept, pool, model.module, model.status.id)
 
 
 def _wire_memory() -> None:

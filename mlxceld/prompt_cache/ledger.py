@@ -5,13 +5,13 @@ from __future__ import annotations
 import abc
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from mlxceld.prompt_cache.counters import Counters
 from mlxceld.prompt_cache.key import Bucket, session_matches
 from mlxceld.prompt_cache.radix import RadixIndex
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport
+from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, Limits, ResizeReport
 from mlxceld.prompt_cache.trace import EventSink
 
 STORE_NAME = "kv"
@@ -40,6 +40,8 @@ class Ledger(abc.ABC, Generic[E]):
     Belongs to one thread. ``clock`` is monotonic, in seconds. ``min_prefix`` is the fewest tokens
     worth storing or adopting. A store says what its entries hold, and which have to go.
     """
+
+    store_name: ClassVar[str] = STORE_NAME
 
     def __init__(
         self,
@@ -92,6 +94,11 @@ class Ledger(abc.ABC, Generic[E]):
             raise RuntimeError(f"{len(self._by_use)} entries are stored; their budget is resized")
         self._budget = budget
 
+    def switch_off(self) -> None:
+        """Store and adopt nothing any more, whatever the budget; what is stored goes."""
+        self.flush()
+        self._switched_on = False
+
     def entries(self) -> list[E]:
         """Every stored entry, the least recently used first."""
         return list(self._by_use.values())
@@ -115,7 +122,7 @@ class Ledger(abc.ABC, Generic[E]):
             context_len=context_len,
             reason=reason.value,
             nbytes=nbytes,
-            store=STORE_NAME,
+            store=self.store_name,
         )
 
     def sweep(self) -> int:
@@ -144,7 +151,7 @@ class Ledger(abc.ABC, Generic[E]):
             self.counters.evictions_flush += len(victims)
             # The entries know the raw key where the order gave its hash.
             key = victims[0].session if session is not None and victims else None
-            self._emit("flush", session=key, nbytes=freed, store=STORE_NAME)
+            self._emit("flush", session=key, nbytes=freed, store=self.store_name)
         return FlushReport(len(victims), freed, 0, dry_run)
 
     def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> ResizeReport:
@@ -163,7 +170,7 @@ class Ledger(abc.ABC, Generic[E]):
             self._budget = after
             self._generation += 1
             self.counters.evictions_resize += len(victims)
-            self._emit("resize", nbytes=freed, store=STORE_NAME)
+            self._emit("resize", nbytes=freed, store=self.store_name)
         return ResizeReport(before, after, len(victims), freed, 0, self._generation, dry_run)
 
     def check(self) -> None:
@@ -175,8 +182,9 @@ class Ledger(abc.ABC, Generic[E]):
             f"{counters}, {len(entries)} entries"
         )
         assert counters.lookups == counters.hits + counters.misses, f"{counters}"
-        assert self.bytes <= self._budget.capacity_bytes, f"{self.bytes} bytes, {self._budget}"
-        assert len(entries) <= self._budget.max_entries, f"{len(entries)} entries, {self._budget}"
+        limits = self._limits(self._budget)
+        assert self.bytes <= limits.capacity_bytes, f"{self.bytes} bytes, {limits}"
+        assert len(entries) <= limits.max_entries, f"{len(entries)} entries, {limits}"
         uses = [entry.last_used for entry in entries]
         assert uses == sorted(uses), "entries are out of the order of their use"
         for bucket, index in self._indexes.items():
@@ -191,11 +199,20 @@ class Ledger(abc.ABC, Generic[E]):
     def _above(self, budget: Budget) -> list[E]:
         """What has to go so that a budget holds."""
 
+    def _limits(self, budget: Budget) -> Limits:
+        """The part of a budget that is this store's."""
+        return budget.kv
+
+    def _tag(self, entry: E) -> str:
+        """What tells an entry from others with the same tokens."""
+        return entry.session
+
     def _enabled_under(self, budget: Budget) -> bool:
-        return self._switched_on and budget.capacity_bytes > 0 and budget.max_entries > 0
+        limits = self._limits(budget)
+        return self._switched_on and limits.capacity_bytes > 0 and limits.max_entries > 0
 
     def _expired(self, entry: E, now: float, budget: Budget | None = None) -> bool:
-        ttl = (budget or self._budget).ttl_seconds
+        ttl = self._limits(budget or self._budget).ttl_seconds
         return ttl > 0 and now - entry.last_used >= ttl
 
     def _oldest(self) -> E | None:
@@ -204,7 +221,7 @@ class Ledger(abc.ABC, Generic[E]):
     def _add(self, entry: E, *, seq_id: int | None, nbytes: int) -> None:
         """Book a new entry; there is none of its session under its tokens."""
         index = self._indexes.setdefault(entry.bucket, RadixIndex())
-        index.add(entry.tokens, entry.session, entry)
+        index.add(entry.tokens, self._tag(entry), entry)
         self._by_use[id(entry)] = entry
         self.counters.inserts += 1
         self._emit(
@@ -213,7 +230,7 @@ class Ledger(abc.ABC, Generic[E]):
             seq_id=seq_id,
             context_len=len(entry.tokens),
             nbytes=nbytes,
-            store=STORE_NAME,
+            store=self.store_name,
         )
 
     def _hit(
@@ -236,7 +253,7 @@ class Ledger(abc.ABC, Generic[E]):
             matched_len=matched,
             context_len=context_len,
             nbytes=nbytes,
-            store=STORE_NAME,
+            store=self.store_name,
         )
 
     def _unhit(
@@ -261,10 +278,10 @@ class Ledger(abc.ABC, Generic[E]):
             donation=False,
         )
 
-    def _replace(self, bucket: Bucket, ids: array[int], session: str) -> E | None:
-        """Drop the session's equal entry, if there is one, for a new one to take its place."""
+    def _replace(self, bucket: Bucket, ids: array[int], tag: str) -> E | None:
+        """Drop the equal entry under a tag, if there is one, for a new one to take its place."""
         index = self._indexes.get(bucket)
-        old = index.get(ids, session) if index is not None else None
+        old = index.get(ids, tag) if index is not None else None
         if old is not None:
             self._drop(old)
             self.counters.replaced += 1
@@ -279,7 +296,7 @@ class Ledger(abc.ABC, Generic[E]):
             context_len=len(entry.tokens),
             reason=reason,
             nbytes=freed,
-            store=STORE_NAME,
+            store=self.store_name,
         )
 
     def _evict_oldest(self) -> E | None:
@@ -293,7 +310,7 @@ class Ledger(abc.ABC, Generic[E]):
     def _drop(self, entry: E) -> None:
         """Take an entry out of the books."""
         index = self._indexes[entry.bucket]
-        index.remove(entry.tokens, entry.session)
+        index.remove(entry.tokens, self._tag(entry))
         if not index:
             del self._indexes[entry.bucket]
         del self._by_use[id(entry)]
