@@ -48,7 +48,8 @@ class GenerationRequest:
     cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
     ``boundaries`` are the points of the prompt that later prompts will begin with. ``keeps`` tells
     how many leading tokens of prompt and answer the next turn's rendering will have again; it is
-    called on the engine thread when the answer is complete.
+    called on the engine thread when the answer is complete. ``after`` is given the answer's text
+    there then, and returns at once.
     """
 
     id: str
@@ -62,3 +63,14 @@ class GenerationRequest:
     timeout: float = 0.0
     boundaries: tuple[Boundary, ...] = ()
     keeps: Callable[[Sequence[int]], int] | None = None
+    after: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextTurn:
+    """What the next request of a conversation will begin with, known before it comes."""
+
+    tokens: Sequence[int]
+    session: str
+    template_signature: str
+    client: str | None = None

@@ -18,12 +18,14 @@ from mlxceld.models.vocabulary import Vocabulary
 class RenderedPrompt:
     """A conversation as the chat template renders it, as text and as token ids.
 
-    ``boundaries`` are the prefixes of ``tokens`` that later prompts begin with, if asked for.
+    ``boundaries`` are the prefixes of ``tokens`` that later prompts begin with, and the next turn
+    repeats its first ``repeated`` tokens; both only if asked for.
     """
 
     text: str
     tokens: list[int]
     boundaries: tuple[Boundary, ...] = ()
+    repeated: int = 0
 
 
 class TextCodec:
@@ -106,7 +108,7 @@ class TextCodec:
             tokens = self._encode(text, False)
         if not with_boundaries:
             return RenderedPrompt(text, tokens)
-        boundaries = self._boundaries.find(
+        found = self._boundaries.find(
             messages,
             tokens,
             tools=tools,
@@ -114,7 +116,7 @@ class TextCodec:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
         )
-        return RenderedPrompt(text, tokens, boundaries)
+        return RenderedPrompt(text, tokens, found.marks, found.repeated)
 
     def next_turn(
         self,
