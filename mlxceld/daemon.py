@@ -18,7 +18,7 @@ from aiohttp import web
 from mlxceld import __version__
 from mlxceld.admin.app import create_admin_app
 from mlxceld.api.app import create_app
-from mlxceld.config import ResolvedSettings, Settings
+from mlxceld.config import ResolvedSettings, Settings, Source
 from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
 from mlxceld.process.exhaustion import ExhaustionHandler
@@ -142,7 +142,8 @@ class Daemon:
         self._resources = resources
         self._report = report
         self._notifier = Notifier.from_environ()
-        self._engine = Engine(self._settings, load_model(self._settings))
+        given = {n for n, source in resolved.sources.items() if source is not Source.DEFAULT}
+        self._engine = Engine(self._settings, load_model(self._settings), given=given)
         self._metrics = Metrics(lambda: self._engine.snapshot)
         self._reloader = Reloader(resolved, resources.keys, reread, self._metrics)
         self._in_flight = InFlight()

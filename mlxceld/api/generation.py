@@ -25,6 +25,7 @@ from mlxceld.engine.events import (
 )
 from mlxceld.engine.request import RAW_PROMPT_SIGNATURE, GenerationRequest, SamplingParams
 from mlxceld.engine.stream import EventStream
+from mlxceld.models.boundaries import Boundary
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Plan:
     """What to generate: for every prompt one choice for each of ``sampling``.
 
     Choices are numbered prompt by prompt. ``prompt_param`` is the field that errors about the
-    prompt name.
+    prompt name. ``boundaries`` are those of the only prompt; several have none.
     """
 
     endpoint: str
@@ -42,6 +43,7 @@ class Plan:
     stream: bool
     prompt_param: str
     template_signature: str = RAW_PROMPT_SIGNATURE
+    boundaries: tuple[Boundary, ...] = ()
 
 
 @dataclass(slots=True)
@@ -202,6 +204,7 @@ def _requests(request: web.Request, plan: Plan, request_id: str) -> list[Generat
             endpoint=plan.endpoint,
             stream=plan.stream,
             timeout=request.app[CONTEXT].settings.request_timeout,
+            boundaries=plan.boundaries,
         )
         for index, (prompt, sampling) in enumerate(pairs)
     ]

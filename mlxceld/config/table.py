@@ -124,21 +124,18 @@ class PromptCacheSettings:
         default=512 * 2**20,
         help=f"Memory for state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
-        caveat=NO_EFFECT,
     )
     snapshot_max_entries: int = setting(
         kinds.IntKind(0, 10**9, zero_words=True),
         default=4096,
         help=f"Most state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
-        caveat=NO_EFFECT,
     )
     snapshot_ttl: float = setting(
         kinds.DurationKind(),
         default=7200.0,
         help=f"How long a state snapshot may stay unused; 0 is for ever. {_SIZING}",
         section="Prompt cache",
-        caveat=NO_EFFECT,
     )
     prefetch: str = setting(
         kinds.ChoiceKind(("on", "off", "auto")),

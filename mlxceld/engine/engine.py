@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import replace
@@ -67,8 +67,11 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+        given: Collection[str] = (),
     ) -> None:
+        """``given`` names the settings that the operator has set; no model changes those."""
         self._settings = settings
+        self._given = given
         self._loader = loader
         self._clock = clock
         self._draw_seed = draw_seed
@@ -283,8 +286,18 @@ class Engine:
         try:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
+            from mlxceld.engine.capacities import plan_capacities
             from mlxceld.engine.setup import make_core, make_reuse
 
+            capacities = plan_capacities(model, self._settings, self._given)
+            self._whole.begin_with(
+                replace(
+                    self._whole.budget,
+                    capacity_bytes=capacities.kv.bytes,
+                    snapshot_capacity_bytes=capacities.snapshots.bytes,
+                )
+            )
+            self._publisher.capacities = capacities
             reuse = make_reuse(model, self._settings, self._whole, self._trace.emit, self._clock)
             self._core, status = make_core(
                 model, self._settings, reuse, self._publisher.recorder, self._clock

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.reuse import PromptReuse
     from mlxceld.engine.sequence import Sequence
+    from mlxceld.models.budgets import Capacities
     from mlxceld.prompt_cache.rejects import RejectLog
     from mlxceld.prompt_cache.store import PrefixStore
     from mlxceld.prompt_cache.trace import Trace
@@ -52,6 +53,7 @@ class Publisher:
         self.recorder = Recorder()
         self.model: ModelStatus | None = None
         self.reuse: PromptReuse | None = None
+        self.capacities: Capacities | None = None
         self.faults_in_a_row = 0
         self._settings = settings
         self._whole = store
@@ -165,6 +167,12 @@ class Publisher:
             completion_tokens=recorder.completion_tokens,
             background_tokens_computed=recorder.background_tokens_computed,
         )
+        if self.capacities is not None:
+            stats = replace(
+                stats,
+                capacity_derivation=self.capacities.kv.derivation,
+                snapshot_capacity_derivation=self.capacities.snapshots.derivation,
+            )
         if pool is not None:
             numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}
             stats = replace(stats, **numbers)

@@ -88,6 +88,12 @@ class Ledger(abc.ABC, Generic[E]):
         """Whether anything can be stored."""
         return self._enabled_under(self._budget)
 
+    def begin_with(self, budget: Budget) -> None:
+        """Set the limits before anything is stored; raises RuntimeError afterwards."""
+        if self._by_use:
+            raise RuntimeError(f"{len(self._by_use)} entries are stored; their budget is resized")
+        self._budget = budget
+
     def switch_off(self) -> None:
         """Store and adopt nothing any more, whatever the budget; what is stored goes."""
         self.flush()
