@@ -26,6 +26,7 @@ from mlxceld.engine.events import (
 from mlxceld.engine.request import RAW_PROMPT_SIGNATURE, GenerationRequest, SamplingParams
 from mlxceld.engine.stream import EventStream
 from mlxceld.models.boundaries import Boundary
+from mlxceld.models.next_turn import Keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Plan:
     """What to generate: for every prompt one choice for each of ``sampling``.
 
     Choices are numbered prompt by prompt. ``prompt_param`` is the field that errors about the
-    prompt name. ``boundaries`` are those of the only prompt; several have none.
+    prompt name. ``boundaries`` and ``keeps`` are those of the only prompt; several have none.
     """
 
     endpoint: str
@@ -44,6 +45,7 @@ class Plan:
     prompt_param: str
     template_signature: str = RAW_PROMPT_SIGNATURE
     boundaries: tuple[Boundary, ...] = ()
+    keeps: Keeps | None = None
 
 
 @dataclass(slots=True)
@@ -205,6 +207,7 @@ def _requests(request: web.Request, plan: Plan, request_id: str) -> list[Generat
             stream=plan.stream,
             timeout=request.app[CONTEXT].settings.request_timeout,
             boundaries=plan.boundaries,
+            keeps=plan.keeps,
         )
         for index, (prompt, sampling) in enumerate(pairs)
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mlxceld.models.boundaries import Boundary
+from mlxceld.models.next_turn import Keeps
 
 ANONYMOUS_SESSION = "__mlxcel_anon__"
 """The session of every caller that names none."""
@@ -61,4 +62,4 @@ class GenerationRequest:
     stream: bool = False
     timeout: float = 0.0
     boundaries: tuple[Boundary, ...] = ()
-    keeps: Callable[[Sequence[int]], int] | None = None
+    keeps: Keeps | None = None

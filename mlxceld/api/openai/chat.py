@@ -46,6 +46,7 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
         prompt_param="messages",
         template_signature=signature,
         boundaries=prompt.boundaries,
+        keeps=prompt.keeps,
     )
     streams = start(request, plan)
     envelope = Envelope(f"chatcmpl-{request[REQUEST_ID]}", int(context.wall()), model)
