@@ -50,13 +50,16 @@ class Talk:
 
 
 class Server:
-    """The API over an engine of its own."""
+    """The API over an engine of its own; ``thinks`` puts a thought before each answer."""
 
-    def __init__(self, client: TestClient[Any, Any], engine: Engine, until: Any) -> None:
+    def __init__(
+        self, client: TestClient[Any, Any], engine: Engine, until: Any, *, thinks: bool
+    ) -> None:
         self.client, self.engine, self._until = client, engine, until
+        self.thinks = thinks
 
     async def turn(self, talk: Talk, said: str | None = None, **fields: Any) -> str:
-        """Say something and take the answer into the conversation, with a thought before it."""
+        """Say something and take the answer into the conversation."""
         if said is not None:
             talk.messages.append({"role": "user", "content": said})
         body = {"messages": talk.messages, "max_tokens": 8, "temperature": 0, **fields}
@@ -67,7 +70,8 @@ class Server:
         assert response.status == 200, answer
         text = str(answer["choices"][0]["message"]["content"])
         talk.usages.append(answer["usage"])
-        talk.messages.append({"role": "assistant", "content": f"<think>\nHm.\n</think>\n\n{text}"})
+        thought = "<think>\nHm.\n</think>\n\n" if self.thinks else ""
+        talk.messages.append({"role": "assistant", "content": thought + text})
         # What it leaves behind is stored after it has been answered.
         await self._until(lambda: not self.engine.snapshot.busy)
         return text
@@ -110,7 +114,7 @@ def serve(
         assert ready.wait(60)
         assert engine.snapshot.state is EngineState.READY, engine.snapshot.detail
         async with open_api(engine, settings) as client:
-            yield Server(client, engine, until)
+            yield Server(client, engine, until, thinks="<think>" in template)
 
     yield start
     for engine in engines:
