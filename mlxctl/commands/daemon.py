@@ -124,6 +124,9 @@ def _status_rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "layer caches", kinds or "none"
         reason = f" ({model['batching_reason']})" if model["batching_reason"] else ""
         yield "batching", model["batching"] + reason
+        if model.get("reuse"):
+            reason = f" ({model['reuse_reason']})" if model["reuse_reason"] else ", verified"
+            yield "prompt reuse", model["reuse"] + reason
         yield "device", model["device"]
     yield "running", f"{count(answer['running'])} of {count(answer['max_batch_size'])}"
     yield "waiting", f"{count(answer['waiting'])} of {count(answer['max_queue'])}"
