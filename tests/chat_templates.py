@@ -281,7 +281,7 @@ _SPECIAL = (
     "[/TOOL_RESULTS]", "<bos>", "<start_of_turn>", "<end_of_turn>", "<|User|>", "<|Assistant|>",
     "<|end_of_sentence|>", "<|tool_outputs_begin|>", "<|tool_outputs_end|>", "<|tool_output|>",
     "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|start|>",
-    "<|end|>", "<|message|>", "<|channel|>", "<|call|>", "<|return|>", "<think>", "</think>",
+    "<|end|>", "<|message|>", "<|channel|>", "<|call|>", "<|return|>",
 )  # fmt: skip
 
 _CORPUS = (
@@ -319,6 +319,8 @@ def merging_tokenizer(*, words: bool = True) -> Tokenizer:
     )
     tokenizer.train_from_iterator([text * 3 for text in _CORPUS], trainer)
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in _SPECIAL])
+    # Tokens of their own, but text all the same.
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in ("<think>", "</think>")])
     return tokenizer
 
 

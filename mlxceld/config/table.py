@@ -143,7 +143,6 @@ class PromptCacheSettings:
         help="Whether idle time is used to prefill what the next turn will repeat;"
         " auto is not on battery.",
         section="Prompt cache",
-        caveat=NO_EFFECT,
     )
 
 

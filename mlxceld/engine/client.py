@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from mlxceld.engine.request import GenerationRequest
+    from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.text import TextCodec
     from mlxceld.prompt_cache.reports import (
@@ -40,6 +40,12 @@ class EngineClient(Protocol):
 
     def cancel(self, request_id: str) -> bool:
         """Stop a request within one step; False if none of that id is in flight."""
+
+    def prefetch(self, turn: NextTurn) -> None:
+        """Compute ahead what a conversation's next turn will begin with, when there is time.
+
+        Raises NotReadyError where no requests are taken.
+        """
 
     def flush(
         self, *, store: str = "all", session: str | None = None, dry_run: bool = False

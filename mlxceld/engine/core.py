@@ -366,6 +366,8 @@ class EngineCore:
                 Finished(reason, sequence.usage(), stop_text, queued, prefill, decode),
             )
             self._recorder.finish(sequence, reason.value, now)
+            if reason in (FinishReason.STOP, FinishReason.LENGTH):
+                self._announce(sequence)
         # Callers are told before what they leave is stored, which takes time. The next request is
         # looked at after this step only, so it finds everything.
         self._hand_over()
@@ -377,6 +379,16 @@ class EngineCore:
                 # It has its answer; what is lost is only that the next one could have been quicker.
                 log.exception("what request %s computed could not be kept", sequence.request.id)
             sequence.row = None
+
+    def _announce(self, sequence: Sequence) -> None:
+        """Let whoever knows the conversation think of its next turn."""
+        after, output = sequence.request.after, sequence.output
+        if after is None or output is None:
+            return
+        try:
+            after(output.text)
+        except Exception:
+            log.exception("the next turn of request %s is not known", sequence.request.id)
 
     def _request_fault(self, sequence: Sequence, error: Exception) -> None:
         log.error("request %s failed: %s", sequence.request.id, error, exc_info=error, stacklevel=2)

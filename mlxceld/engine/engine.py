@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from mlxceld.engine import power
 from mlxceld.engine.admission import token_limit
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
@@ -36,7 +37,8 @@ from mlxceld.telemetry.status import EngineSnapshot, EngineState
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.core import EngineCore
-    from mlxceld.engine.request import GenerationRequest
+    from mlxceld.engine.prefetch import Prefetcher
+    from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.engine.reuse import PromptReuse
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.loading import LoadedModel
@@ -68,10 +70,12 @@ class Engine:
         wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
         given: Collection[str] = (),
+        on_battery: Callable[[], bool] = power.on_battery,
     ) -> None:
         """``given`` names the settings that the operator has set; no model changes those."""
         self._settings = settings
         self._given = given
+        self._power = power.PowerSource(clock, on_battery)
         self._loader = loader
         self._clock = clock
         self._draw_seed = draw_seed
@@ -79,6 +83,7 @@ class Engine:
         self._submitted: deque[Sequence] = deque()
         self._cancelled: deque[str] = deque()
         self._commands: deque[Callable[[], None]] = deque()
+        self._offered: deque[NextTurn] = deque()
         self._ids: set[str] = set()
         self._queue_rejections = 0
         self._turned_away: Counter[str] = Counter()
@@ -89,6 +94,7 @@ class Engine:
         self._listeners: list[StateListener] = []
         self._model: LoadedModel | None = None
         self._core: EngineCore | None = None
+        self._prefetcher: Prefetcher | None = None
         self._trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
         self._rejects = RejectLog(wall_clock_ms)
         self._reuse: PromptReuse | None = None
@@ -197,6 +203,17 @@ class Engine:
             self._wakeup.notify()
         return True
 
+    def prefetch(self, turn: NextTurn) -> None:
+        """Compute ahead what a conversation's next turn will begin with, when there is time.
+
+        Raises NotReadyError where no requests are taken.
+        """
+        with self._wakeup:
+            if self._state is not EngineState.READY or self._draining:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            self._offered.append(turn)
+            self._wakeup.notify()
+
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Run ``work`` on the engine thread between two steps."""
         future: Future[T] = Future()
@@ -287,7 +304,7 @@ class Engine:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
             from mlxceld.engine.capacities import plan_capacities
-            from mlxceld.engine.setup import make_core, make_reuse
+            from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse
 
             capacities = plan_capacities(model, self._settings, self._given)
             self._whole.begin_with(
@@ -309,6 +326,10 @@ class Engine:
                 self._check_reuse(model, self._core, reuse)
             else:
                 self._model, self._publisher.model = model, status
+            self._prefetcher = make_prefetcher(
+                model, self._settings, reuse, self._core.sequences, self._power
+            )
+            self._publisher.prefetch = self._prefetcher.counters
         except Exception as error:
             log.debug("the model failed to load", exc_info=True)
             self._enter(EngineState.FAILED, str(error) or type(error).__name__)
@@ -338,12 +359,15 @@ class Engine:
         self._enter(EngineState.LOADING, line)
 
     def _serve(self) -> None:
-        core = self._core
-        if core is None:
+        core, prefetcher = self._core, self._prefetcher
+        if core is None or prefetcher is None:
             raise RuntimeError("serving before a model is loaded")
-        while self._take_inbox(core):
+        while self._take_inbox(core, prefetcher):
             if core.busy:
                 self._step(core)
+            elif prefetcher.pending:
+                # One chunk, and then whoever has come meanwhile goes first.
+                prefetcher.step()
             elif self._sweep():
                 self._loaded_reuse().settle()
             self._publish()
@@ -363,11 +387,17 @@ class Engine:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
 
-    def _take_inbox(self, core: EngineCore) -> bool:
+    def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""
         with self._wakeup:
             while not (
-                core.busy or self._submitted or self._cancelled or self._commands or self._stopping
+                core.busy
+                or prefetcher.pending
+                or self._submitted
+                or self._cancelled
+                or self._commands
+                or self._offered
+                or self._stopping
             ):
                 if self._draining and self._state is EngineState.READY:
                     break
@@ -376,11 +406,17 @@ class Engine:
             submitted, self._submitted = self._submitted, deque()
             cancelled, self._cancelled = self._cancelled, deque()
             commands, self._commands = self._commands, deque()
+            offered, self._offered = self._offered, deque()
             stopping, draining = self._stopping, self._draining
         if draining and self._state is EngineState.READY:
             self._enter(EngineState.DRAINING, "")
         for sequence in submitted:
+            prefetcher.overtaken(sequence.request)
             core.add(sequence)
+        if submitted:
+            prefetcher.interrupt()
+        for turn in offered:
+            prefetcher.offer(turn)
         for request_id in cancelled:
             core.cancel(request_id)
         for run in commands:
@@ -424,6 +460,7 @@ class Engine:
         """
         failed = self._state is EngineState.FAILED
         self._core = self._model = self._reuse = self._publisher.reuse = None
+        self._prefetcher = None
         with self._wakeup:
             commands, self._commands = self._commands, deque()
             if not failed:

@@ -88,6 +88,12 @@ class PagedReuse:
             # Who would have adopted it computes it again: slower, never wrong.
             log.exception("a prefix of %d tokens could not be shared early", len(tokens))
 
+    def page_in(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+
+    def release(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+
     def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`; what is stored serves at any token."""
 

@@ -23,6 +23,7 @@ from mlxceld.telemetry.status import (
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.core import EngineCore
+    from mlxceld.engine.prefetch import PrefetchCounters
     from mlxceld.engine.reuse import PromptReuse
     from mlxceld.engine.sequence import Sequence
     from mlxceld.models.budgets import Capacities
@@ -54,6 +55,7 @@ class Publisher:
         self.model: ModelStatus | None = None
         self.reuse: PromptReuse | None = None
         self.capacities: Capacities | None = None
+        self.prefetch: PrefetchCounters | None = None
         self.faults_in_a_row = 0
         self._settings = settings
         self._whole = store
@@ -123,7 +125,8 @@ class Publisher:
     ) -> None:
         """Replace the snapshot, unless a fresh enough one of the same requests is there."""
         now = self._clock()
-        shape = (queued, core.running, self.recorder.ended, queue_rejections, state)
+        ahead = (self.prefetch.run, self.prefetch.skipped) if self.prefetch is not None else ()
+        shape = (queued, core.running, self.recorder.ended, queue_rejections, state, ahead)
         if not force and shape == self._shape and now - self._published_at < _PUBLISH_SECONDS:
             return
         self._shape, self._published_at = shape, now
@@ -172,6 +175,15 @@ class Publisher:
                 stats,
                 capacity_derivation=self.capacities.kv.derivation,
                 snapshot_capacity_derivation=self.capacities.snapshots.derivation,
+            )
+        if self.prefetch is not None:
+            stats = replace(
+                stats,
+                prefetch_run=self.prefetch.run,
+                prefetch_skipped=self.prefetch.skipped,
+                prefetch_tokens=self.prefetch.tokens,
+                background_tokens_computed=recorder.background_tokens_computed
+                + self.prefetch.tokens,
             )
         if pool is not None:
             numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}

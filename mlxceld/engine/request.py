@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mlxceld.models.boundaries import Boundary
-from mlxceld.models.next_turn import Keeps
 
 ANONYMOUS_SESSION = "__mlxcel_anon__"
 """The session of every caller that names none."""
@@ -49,7 +48,8 @@ class GenerationRequest:
     cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
     ``boundaries`` are the points of the prompt that later prompts will begin with. ``keeps`` tells
     how many leading tokens of prompt and answer the next turn's rendering will have again; it is
-    called on the engine thread when the answer is complete.
+    called on the engine thread when the answer is complete. ``after`` is given the answer's text
+    there then, and returns at once.
     """
 
     id: str
@@ -62,4 +62,15 @@ class GenerationRequest:
     stream: bool = False
     timeout: float = 0.0
     boundaries: tuple[Boundary, ...] = ()
-    keeps: Keeps | None = None
+    keeps: Callable[[Sequence[int]], int] | None = None
+    after: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextTurn:
+    """What the next request of a conversation will begin with, known before it comes."""
+
+    tokens: Sequence[int]
+    session: str
+    template_signature: str
+    client: str | None = None

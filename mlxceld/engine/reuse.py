@@ -56,6 +56,12 @@ class PromptReuse(Protocol):
         Nobody fails where that fails: it is logged, and the sequence goes on.
         """
 
+    def page_in(self, sequence: Sequence) -> None:
+        """Copy what a sequence reads from the pool into its own row, which holds all of it then."""
+
+    def release(self, sequence: Sequence) -> None:
+        """Let go of the blocks that a sequence reads; on every way out, after :meth:`donate`."""
+
     def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
         """A sequence in prefill has come to ``prefilled`` tokens; ``row`` gives its caches.
 
@@ -142,6 +148,12 @@ class WholePrefixReuse:
         return None
 
     def share(self, sequence: Sequence) -> None:
+        """See :class:`PromptReuse`."""
+
+    def page_in(self, sequence: Sequence) -> None:
+        """See :class:`PromptReuse`."""
+
+    def release(self, sequence: Sequence) -> None:
         """See :class:`PromptReuse`."""
 
     def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import mlx.core as mx
 
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.paged_reuse import PagedReuse
+from mlxceld.engine.prefetch import Prefetcher
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.probe import probe
 from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
@@ -24,7 +25,9 @@ from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
+    from mlxceld.engine.power import PowerSource
     from mlxceld.engine.recorder import Recorder
+    from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.loading import LoadedModel
     from mlxceld.prompt_cache.store import PrefixStore
@@ -143,6 +146,24 @@ def _snapshot_reuse(
         sum(1 for _ in snapshots.leaves(row)),
     )
     return SnapshotReuse(whole, kept, pool, model.module, model.status.id)
+
+
+def make_prefetcher(
+    model: LoadedModel,
+    settings: Settings,
+    reuse: PromptReuse,
+    in_flight: Callable[[], Iterable[Sequence]],
+    power: PowerSource,
+) -> Prefetcher:
+    """What computes next turns ahead, as far as the settings let it."""
+    mode = settings.prompt_cache.prefetch
+
+    def allowed() -> bool:
+        return mode == "on" or (mode == "auto" and not power.on_battery())
+
+    return Prefetcher(
+        model.module, reuse, chunk=settings.prefill_chunk, allowed=allowed, in_flight=in_flight
+    )
 
 
 def _wire_memory() -> None:

@@ -146,6 +146,12 @@ class SnapshotReuse:
             return
         self._handed.append(_Handed(sequence, sequence.prompt[:at], state, layers))
 
+    def page_in(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+
+    def release(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+
     def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`: keeps the state where it is worth it."""
         self._forget()

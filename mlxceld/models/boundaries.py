@@ -20,7 +20,7 @@ from mlxceld.models.lru import Lru
 
 log = logging.getLogger(__name__)
 
-BoundaryKind = Literal["head", "boundary", "completion"]
+BoundaryKind = Literal["head", "boundary", "completion", "prefetch"]
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
@@ -52,11 +52,24 @@ class Boundary:
     *head* is the end of system and tools, common to conversations; *boundary* the end of the
     history before the generation prompt, as far as a next turn of the user repeats it. Where tool
     results repeat more than a turn of the user does (thinking stays until that turn, say),
-    *completion* is the end of the history for them.
+    *completion* is the end of the history for them. *prefetch* is the end of a history that was
+    rendered ahead of its next turn.
     """
 
     tokens: int
     kind: BoundaryKind
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBoundaries:
+    """A prompt's boundaries, shortest first, each before its last token.
+
+    A next turn of the user repeats the first ``repeated`` tokens, if the reply's text begins like
+    most do: not all of them, where history is written in another way than what a reply follows.
+    """
+
+    marks: tuple[Boundary, ...] = ()
+    repeated: int = 0
 
 
 class Render(Protocol):
@@ -123,22 +136,24 @@ class BoundaryFinder:
         template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-    ) -> tuple[Boundary, ...]:
-        """The boundaries of ``prompt``, the rendering of ``messages``, shortest first.
+    ) -> FoundBoundaries:
+        """The boundaries of ``prompt``, the rendering of ``messages``.
 
-        Each lies before the prompt's last token. Empty where the template gives none.
+        None where the template gives none.
         """
         view = _View(self._render, tools, template_kwargs)
         prompt = list(prompt)
         found: dict[int, BoundaryKind] = {}
         try:
             if continue_final_message:
-                loop, turn = self._before_final_message(view, messages, prompt)
+                loop, turn, repeated = self._before_final_message(view, messages, prompt)
             else:
-                loop, turn = self._end_of_history(view, messages, prompt, add_generation_prompt)
+                loop, turn, repeated = self._end_of_history(
+                    view, messages, prompt, add_generation_prompt
+                )
         except ChatTemplateError as error:
             self._tell(str(error))
-            loop = turn = 0
+            loop = turn = repeated = 0
         else:
             if not turn:
                 self._tell("the next turn repeats nothing of a prompt")
@@ -153,7 +168,8 @@ class BoundaryFinder:
             found[head] = "head"
         if head > turn > 0:
             del found[head]
-        return tuple(Boundary(tokens, kind) for tokens, kind in sorted(found.items()))
+        marks = tuple(Boundary(tokens, kind) for tokens, kind in sorted(found.items()))
+        return FoundBoundaries(marks, repeated)
 
     def next_turn(
         self,
@@ -182,8 +198,10 @@ class BoundaryFinder:
         messages: Sequence[Mapping[str, Any]],
         prompt: list[int],
         add_generation_prompt: bool,
-    ) -> tuple[int, int]:
-        """The end of the history for whoever keeps all of it, and for a next turn of the user."""
+    ) -> tuple[int, int, int]:
+        """The end of the history for whoever keeps all of it, and for a next turn of the user;
+        and what that turn repeats of the whole prompt.
+        """
         seam = self._seam(view, messages, add_generation_prompt)
         end = len(prompt)
         if seam is None or tuple(prompt[end - len(seam.generation) :]) != seam.generation:
@@ -193,16 +211,19 @@ class BoundaryFinder:
             end -= len(seam.generation) + seam.loose
         following = view.history([*messages, _reply(_REPLY), _user(_TURNS[0])])
         end = max(end, 0)
-        return end, min(end, common_prefix(prompt, following))
+        repeated = common_prefix(prompt, following)
+        return end, min(end, repeated), repeated
 
     def _before_final_message(
         self, view: _View, messages: Sequence[Mapping[str, Any]], prompt: list[int]
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, int]:
         """The same for a prompt that ends within the reply: the end is where that begins."""
         base = view.prompt(messages[:-1])
         shared = common_prefix(prompt, base)
-        loop, turn = self._end_of_history(view, messages[:-1], base, True)
-        return min(loop, shared), min(turn, shared)
+        loop, turn, repeated = self._end_of_history(view, messages[:-1], base, True)
+        # The tokens of an unfinished reply may fuse with what it goes on with.
+        whole = len(prompt) if repeated == len(base) == shared else min(repeated, shared)
+        return min(loop, shared), min(turn, shared), whole
 
     def _seam(
         self, view: _View, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool

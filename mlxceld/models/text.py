@@ -10,7 +10,6 @@ from typing import Any
 from mlxceld.models.boundaries import Boundary, BoundaryFinder
 from mlxceld.models.chat import ChatRenderer
 from mlxceld.models.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from mlxceld.models.next_turn import Keeps, kept_after
 from mlxceld.models.signature import template_signature
 from mlxceld.models.vocabulary import Vocabulary
 
@@ -19,14 +18,14 @@ from mlxceld.models.vocabulary import Vocabulary
 class RenderedPrompt:
     """A conversation as the chat template renders it, as text and as token ids.
 
-    ``boundaries`` are the prefixes of ``tokens`` that later prompts begin with, if asked for;
-    ``keeps`` then tells what of a reply the next turn will have again.
+    ``boundaries`` are the prefixes of ``tokens`` that later prompts begin with, and the next turn
+    repeats its first ``repeated`` tokens; both only if asked for.
     """
 
     text: str
     tokens: list[int]
     boundaries: tuple[Boundary, ...] = ()
-    keeps: Keeps | None = None
+    repeated: int = 0
 
 
 class TextCodec:
@@ -109,7 +108,7 @@ class TextCodec:
             tokens = self._encode(text, False)
         if not with_boundaries:
             return RenderedPrompt(text, tokens)
-        boundaries = self._boundaries.find(
+        found = self._boundaries.find(
             messages,
             tokens,
             tools=tools,
@@ -117,18 +116,7 @@ class TextCodec:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
         )
-        if not boundaries:
-            # Then nobody can tell what the next turn begins with.
-            return RenderedPrompt(text, tokens)
-        keeps = kept_after(
-            self,
-            tokens,
-            messages,
-            tools=tools,
-            template_kwargs=template_kwargs,
-            continued=continue_final_message,
-        )
-        return RenderedPrompt(text, tokens, boundaries, keeps)
+        return RenderedPrompt(text, tokens, found.marks, found.repeated)
 
     def next_turn(
         self,

@@ -226,10 +226,10 @@ def test_a_prompt_costs_one_more_rendering() -> None:
     finder = BoundaryFinder(count)
     messages = [user("Hello there!"), reply("Right.")] * 8 + [user("so")]
     prompt = CODECS["qwen3", True].render_chat(messages).tokens
-    first = finder.find(messages, prompt)
+    first = finder.find(messages, prompt).marks
     assert [n for n in seen if n >= len(messages)] == [len(messages) + 2]
     seen.clear()
-    assert finder.find(messages, prompt) == first
+    assert finder.find(messages, prompt).marks == first
     assert seen == [len(messages) + 2]
 
 
