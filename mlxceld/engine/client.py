@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.text import TextCodec
-    from mlxceld.prompt_cache.reports import BudgetChange, FlushReport, ResizeReport, TraceEvent
+    from mlxceld.prompt_cache.reports import (
+        BudgetChange,
+        FlushReport,
+        ResizeReport,
+        TraceEvent,
+        VerifyReport,
+    )
     from mlxceld.telemetry.status import EngineSnapshot
 
 
@@ -48,6 +54,12 @@ class EngineClient(Protocol):
 
     def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
         """Change the live budgets between two steps, evicting down to them at once."""
+
+    def verify(self) -> Future[VerifyReport]:
+        """Check, between two steps, that what is adopted goes on as if it had been computed.
+
+        If it does not, nothing is stored or adopted any more.
+        """
 
     def set_trace(self, enabled: bool) -> None:
         """Switch the cache trace's log lines."""

@@ -22,7 +22,14 @@ from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
 from mlxceld.prompt_cache.rejects import RejectLog
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport, TraceEvent
+from mlxceld.prompt_cache.reports import (
+    Budget,
+    BudgetChange,
+    FlushReport,
+    ResizeReport,
+    TraceEvent,
+    VerifyReport,
+)
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
@@ -258,6 +265,22 @@ class Engine:
 
         return self.call(work)
 
+    def verify(self) -> Future[VerifyReport]:
+        """Check, between two steps, that what is adopted goes on as if it had been computed.
+
+        If it does not, nothing is stored or adopted any more.
+        """
+
+        def work() -> VerifyReport:
+            reuse, model, core = self._loaded_reuse(), self._model, self._core
+            if model is None or core is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            report = self._check_reuse(model, core, reuse)
+            self._publish(force=True)
+            return report
+
+        return self.call(work)
+
     def set_trace(self, enabled: bool) -> None:
         """Switch the cache trace's log lines."""
         self._trace.enabled = enabled
@@ -298,6 +321,11 @@ class Engine:
             )
             self._reuse = reuse
             self._publisher.reuse = reuse
+            model = replace(model, status=status)
+            if self._settings.prompt_cache.enabled:
+                self._check_reuse(model, self._core, reuse)
+            else:
+                self._model, self._publisher.model = model, status
             self._prefetcher = make_prefetcher(
                 model, self._settings, reuse, self._core.sequences, self._power
             )
@@ -306,8 +334,6 @@ class Engine:
             log.debug("the model failed to load", exc_info=True)
             self._enter(EngineState.FAILED, str(error) or type(error).__name__)
             return False
-        self._publisher.model = status
-        self._model = replace(model, status=status)
         self._enter(EngineState.READY, "")
         return True
 
@@ -316,6 +342,18 @@ class Engine:
         reuse = self._loaded_reuse()
         gone = reuse.store.sweep()
         return gone if reuse.snapshots is None else gone + reuse.snapshots.sweep()
+
+    def _check_reuse(
+        self, model: LoadedModel, core: EngineCore, reuse: PromptReuse
+    ) -> VerifyReport:
+        """Run the self-check, and tell and do what follows from it."""
+        from mlxceld.engine.verify import check_reuse
+
+        report, status = check_reuse(model, core.verdict, reuse, self._settings.apc.block_size)
+        self._publisher.recorder.background_tokens_computed += report.tokens_computed
+        self._publisher.model = status
+        self._model = replace(model, status=status)
+        return report
 
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)

@@ -29,6 +29,7 @@ class PagedReuse:
     its own row, to the token; what it donates shares every whole block that is stored already.
     """
 
+    kind = "blocks"
     snapshots = None
 
     def __init__(self, store: BlockStore, pool: BlockPool, module: Any, model_id: str) -> None:

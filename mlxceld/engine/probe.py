@@ -70,7 +70,7 @@ def probe(module: Any, vocab_size: int) -> BatchVerdict:
     alone = [_alone(module, p, f) for p, f in zip(prompts, forced, strict=True)]
     longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
     again = _alone(module, prompts[longest], forced[longest], chunk=CHUNK // 3)
-    tolerance = _tolerance(alone, noise=_difference(alone[longest], again))
+    limit = tolerance(alone, noise=difference(alone[longest], again))
     reasons = []
     for padded in (True, False):
         name = "padded prefill" if padded else "batched decode"
@@ -79,10 +79,10 @@ def probe(module: Any, vocab_size: int) -> BatchVerdict:
         except Exception as error:
             reasons.append(f"{name} raised {type(error).__name__}: {str(error).splitlines()[:1]}")
             continue
-        worst = max(_difference(a, b) for a, b in zip(alone, together, strict=True))
-        if worst <= tolerance:
+        worst = max(difference(a, b) for a, b in zip(alone, together, strict=True))
+        if worst <= limit:
             return BatchVerdict(padded, True, "; ".join(reasons))
-        reasons.append(f"{name} moved a row's logits by {worst:.2g} (limit {tolerance:.2g})")
+        reasons.append(f"{name} moved a row's logits by {worst:.2g} (limit {limit:.2g})")
     return BatchVerdict(False, False, "; ".join(reasons))
 
 
@@ -147,12 +147,13 @@ def _decode(module: Any, caches: Caches, first: list[int], forced: Seq[Seq[int]]
     return [mx.stack(rows) for rows in seen]
 
 
-def _difference(a: mx.array, b: mx.array) -> float:
+def difference(a: mx.array, b: mx.array) -> float:
+    """By how much any two logits differ at most; infinite where one is no number."""
     gap = as_float(mx.abs(a - b).max())
     return math.inf if math.isnan(gap) else gap
 
 
-def _tolerance(alone: list[mx.array], *, noise: float) -> float:
+def tolerance(alone: list[mx.array], *, noise: float) -> float:
     """What rounding may move: a small part of the logits' spread, or, in half precision, a few
     times what merely cutting the prompt into other chunks moves.
     """

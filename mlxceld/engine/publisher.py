@@ -168,6 +168,7 @@ class Publisher:
             prompt_tokens_computed=recorder.prompt_tokens_computed,
             prompt_tokens_reused=recorder.prompt_tokens_reused,
             completion_tokens=recorder.completion_tokens,
+            background_tokens_computed=recorder.background_tokens_computed,
         )
         if self.capacities is not None:
             stats = replace(
@@ -181,7 +182,8 @@ class Publisher:
                 prefetch_run=self.prefetch.run,
                 prefetch_skipped=self.prefetch.skipped,
                 prefetch_tokens=self.prefetch.tokens,
-                background_tokens_computed=self.prefetch.tokens,
+                background_tokens_computed=recorder.background_tokens_computed
+                + self.prefetch.tokens,
             )
         if pool is not None:
             numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}

@@ -29,6 +29,10 @@ class PromptReuse(Protocol):
     """What the core asks before a prefill and at a sequence's end."""
 
     @property
+    def kind(self) -> str:
+        """How prompts are reused, in a word or two for status and log."""
+
+    @property
     def store(self) -> Ledger[Any]:
         """Where prefixes are kept."""
 
@@ -106,6 +110,7 @@ class WholePrefixReuse:
     An adopted entry leaves the store and comes back, longer, when its adopter ends.
     """
 
+    kind = "whole prefixes"
     snapshots = None
 
     def __init__(self, store: PrefixStore[Caches], model_id: str) -> None:

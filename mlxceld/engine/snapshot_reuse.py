@@ -60,6 +60,8 @@ class SnapshotReuse:
     store of prefixes, which stays empty.
     """
 
+    kind = "snapshots"
+
     def __init__(
         self,
         store: PrefixStore[Caches],
