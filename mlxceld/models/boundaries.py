@@ -153,7 +153,8 @@ class BoundaryFinder:
                 )
         except ChatTemplateError as error:
             self._tell(str(error))
-            loop = turn = repeated = 0
+            # Nobody can tell then.
+            loop, turn, repeated = 0, 0, len(prompt)
         else:
             if not turn:
                 self._tell("the next turn repeats nothing of a prompt")

@@ -78,7 +78,8 @@ class Continuation:
         """How many of ``tokens``, the prompt and what was generated, the next turn begins with.
 
         Nothing is rendered where the prompt alone tells that it is not all of them. The reply is
-        what :meth:`note_reply` was told, else what the tokens say.
+        what :meth:`note_reply` was told, else what the tokens say. All of them, where the template
+        cannot render a next turn and so nobody can tell.
         """
         length = len(self._prompt.tokens)
         if self._prompt.repeated < length:
@@ -86,4 +87,5 @@ class Continuation:
         text = self._reply
         if text is None:
             text = self._codec.decode(tokens[length:])
-        return common_prefix(tokens, self.next_turn(text))
+        following = self.next_turn(text)
+        return common_prefix(tokens, following) if following else len(tokens)

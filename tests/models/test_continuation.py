@@ -82,4 +82,10 @@ def test_what_cannot_be_rendered_is_nothing() -> None:
         "{% if messages | length > 1 %}{{ raise_exception('one question only') }}{% endif %}"
         "{{ messages[0].content }}"
     )
-    assert ask(codec, HISTORY).next_turn("yes") == []
+    continuation = ask(codec, HISTORY)
+    assert continuation.next_turn("yes") == []
+    # A completion may be of use then: nobody can tell.
+    prompt = codec.render_chat(HISTORY, with_boundaries=True)
+    assert [mark.kind for mark in prompt.boundaries] in ([], ["head"])
+    fed = [*prompt.tokens, *codec.encode("yes", add_special_tokens=False)]
+    assert continuation.keeps(fed) == len(fed)
