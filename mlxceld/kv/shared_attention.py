@@ -9,6 +9,7 @@ or mask is given whole rows (``gathers``): its blocks are copied in front of the
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,10 +19,13 @@ from mlx_lm.models import base
 from mlx_lm.models.cache import BatchKVCache, CacheList
 
 from mlxceld.kv.row_caches import Caches
-from mlxceld.kv.shared_prefix import Chain, SharedPrefix
+from mlxceld.kv.shared_prefix import Chain, Segment, SharedPrefix
 
 _NAME = "scaled_dot_product_attention"
 _dense: Callable[..., mx.array] = base.scaled_dot_product_attention
+
+_TWO = 2.0
+_LOG2_E = 1.0 / math.log(2.0)
 
 _MOST_SCORES = 1 << 25
 """Scores against shared blocks that one layer may keep at a time; beyond, rows are gathered and
@@ -218,72 +222,107 @@ def _shared_attention(
 ) -> mx.array:
     """One softmax over a row's segments and its tail; each segment is one product for its rows.
 
-    The result is that of attention over whole rows: softmax([q K1', q K2', q Kt']) [V1; V2; Vt].
+    The result is that of attention over whole rows, softmax([q K1', q K2', q Kt']) [V1; V2; Vt],
+    with the division by the softmax's sum after the last product.
     """
     rows, heads, count, width = queries.shape
     kv_heads = keys.shape[1]
     asking = queries.reshape(rows, kv_heads, -1, width)
     each = asking.shape[2]  # queries of a row that read the same key head
     by_head = asking.transpose(1, 0, 2, 3)
-    tail = asking @ keys.swapaxes(-1, -2)
-    seen = mx.broadcast_to(mask[:, :, None], [rows, 1, each // count, count, mask.shape[-1]])
-    seen = seen.reshape(rows, 1, each, -1)
-    tail = mx.where(seen, tail, mx.array(mx.finfo(tail.dtype).min, tail.dtype))
+    tail = (asking @ keys.swapaxes(-1, -2)).reshape(rows, kv_heads, each // count, count, -1)
+    tail = (tail + _bias(mask, tail.dtype)).reshape(rows, kv_heads, each, -1)
     tail = tail.transpose(1, 0, 2, 3)
 
     views = [prefix.views(layer, index) for index in range(len(prefix.segments))]
     scores = []
     for segment, parts in zip(prefix.segments, views, strict=True):
-        mine = by_head[:, segment.first : segment.last]
         members = segment.last - segment.first
-        flat = mine.reshape(kv_heads, members * each, width)
-        products = [flat @ k.swapaxes(-1, -2) for k, _ in parts]
+        mine = by_head[:, segment.first : segment.last].reshape(kv_heads, members * each, width)
+        products = [mine @ k.swapaxes(-1, -2) for k, _ in parts]
         joined = mx.concatenate(products, axis=-1) if len(products) > 1 else products[0]
         scores.append(joined.reshape(kv_heads, members, each, -1))
 
-    weights = [_weights(chain, prefix, scores, tail) for chain in prefix.chains]
-    outputs = []
-    for chain, parts_of_chain in zip(prefix.chains, weights, strict=True):
-        outputs.append(parts_of_chain[-1].transpose(1, 0, 2, 3) @ values[chain.first : chain.last])
-    result = mx.concatenate(outputs) if len(outputs) > 1 else outputs[0]
-    result = result.transpose(1, 0, 2, 3)
+    weights, sums = [], []
+    for chain in prefix.chains:
+        pieces = [_of_chain(scores[i], prefix.segments[i], chain) for i in chain.segments]
+        exponentials, total = _exponentials([*pieces, tail[:, chain.first : chain.last]])
+        weights.append([piece.astype(values.dtype) for piece in exponentials])
+        sums.append(total)
+    result = _joined(
+        [
+            (own[-1].transpose(1, 0, 2, 3) @ values[chain.first : chain.last])
+            for chain, own in zip(prefix.chains, weights, strict=True)
+        ],
+        axis=0,
+    ).transpose(1, 0, 2, 3)
     for index, segment in enumerate(prefix.segments):
+        members = segment.last - segment.first
         shares = [
-            parts_of_chain[chain.segments.index(index)]
-            for chain, parts_of_chain in zip(prefix.chains, weights, strict=True)
+            own[chain.segments.index(index)]
+            for chain, own in zip(prefix.chains, weights, strict=True)
             if index in chain.segments
         ]
-        members = segment.last - segment.first
-        wanted = mx.concatenate(shares, axis=1).reshape(kv_heads, members * each, -1)
-        at, read = 0, None
-        for _, v in views[index]:
-            part = wanted[..., at : at + v.shape[1]] @ v
-            read = part if read is None else read + part
-            at += v.shape[1]
-        if read is None:
-            continue
+        wanted = _joined(shares, axis=1).reshape(kv_heads, members * each, -1)
+        read = _product(wanted, [v for _, v in views[index]])
         read = read.reshape(kv_heads, members, each, -1)
         result = _added(result, read, segment.first, segment.last)
+    result = (result / _joined(sums, axis=1)).astype(queries.dtype)
     return result.transpose(1, 0, 2, 3).reshape(rows, heads, count, -1)
 
 
-def _weights(
-    chain: Chain, prefix: SharedPrefix, scores: list[mx.array], tail: mx.array
-) -> list[mx.array]:
-    """A chain's softmax, cut into one part a segment and the tail's at the end."""
-    pieces = []
-    for index in chain.segments:
-        start = prefix.segments[index].first
-        pieces.append(scores[index][:, chain.first - start : chain.last - start])
-    pieces.append(tail[:, chain.first : chain.last])
-    joined = mx.concatenate(pieces, axis=-1) if len(pieces) > 1 else pieces[0]
-    weights = mx.softmax(joined, axis=-1, precise=True)
-    cuts = []
-    at = 0
-    for piece in pieces[:-1]:
-        at += piece.shape[-1]
-        cuts.append(at)
-    return list(mx.split(weights, cuts, axis=-1)) if cuts else [weights]
+def _bias(mask: mx.array, dtype: mx.Dtype) -> mx.array:
+    """A bool mask ``[rows, 1, count, n]`` as numbers to add, with an axis for grouped heads."""
+    hidden = mx.array(mx.finfo(dtype).min, dtype)
+    return mx.where(mask, mx.array(0, dtype), hidden)[:, :, None]
+
+
+def _of_chain(scores: mx.array, segment: Segment, chain: Chain) -> mx.array:
+    """The part of a segment's scores that belongs to a chain's rows, the second axis."""
+    if (segment.first, segment.last) == (chain.first, chain.last):
+        return scores
+    return scores[:, chain.first - segment.first : chain.last - segment.first]
+
+
+def _exponentials(pieces: Sequence[mx.array]) -> tuple[list[mx.array], mx.array]:
+    """The numerators of one softmax over several pieces' last axes, and their sum, in float32."""
+    highest = mx.max(pieces[0], axis=-1, keepdims=True)
+    for piece in pieces[1:]:
+        highest = mx.maximum(highest, mx.max(piece, axis=-1, keepdims=True))
+    results = [_exp((piece - highest).astype(mx.float32)) for piece in pieces]
+    total = results[0].sum(axis=-1, keepdims=True)
+    for result in results[1:]:
+        total = total + result.sum(axis=-1, keepdims=True)
+    return results, total
+
+
+def _exp(exponents: mx.array) -> mx.array:
+    """e to the power of numbers that are 0 or below.
+
+    MLX's exp on a CPU takes several times as long as its power, which agrees with it to within
+    the rounding of the product (a few millionths where the result counts).
+    """
+    if mx.default_device() == mx.cpu:
+        return mx.power(_TWO, exponents * _LOG2_E)
+    return mx.exp(exponents)
+
+
+def _product(weights: mx.array, values: Sequence[mx.array]) -> mx.array:
+    """``weights`` times values that lie in several pieces, at least one."""
+    if len(values) == 1:
+        return weights @ values[0]
+    at, total = 0, None
+    for piece in values:
+        part = weights[..., at : at + piece.shape[1]] @ piece
+        total = part if total is None else total + part
+        at += piece.shape[1]
+    if total is None:
+        raise ValueError("values: expected at least one piece")
+    return total
+
+
+def _joined(pieces: Sequence[mx.array], axis: int) -> mx.array:
+    return mx.concatenate(list(pieces), axis=axis) if len(pieces) > 1 else pieces[0]
 
 
 def _added(whole: mx.array, part: mx.array, first: int, last: int) -> mx.array:
@@ -291,4 +330,4 @@ def _added(whole: mx.array, part: mx.array, first: int, last: int) -> mx.array:
     if first == 0 and last == whole.shape[1]:
         return whole + part
     pieces = [whole[:, :first], whole[:, first:last] + part, whole[:, last:]]
-    return mx.concatenate([piece for piece in pieces if piece.shape[1]], axis=1)
+    return _joined([piece for piece in pieces if piece.shape[1]], axis=1)
