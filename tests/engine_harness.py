@@ -11,6 +11,7 @@ from typing import Any
 from mlxceld.config import Settings, resolve
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
+from mlxceld.engine.kv_budget import KvBudget
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import GenerationRequest, SamplingParams
@@ -93,6 +94,7 @@ class CoreHarness:
         backend: str = "dense",
         apc: dict[str, Any] | None = None,
         verdict: BatchVerdict | None = None,
+        kv_bytes: int = 1 << 30,
     ) -> None:
         self.model = model
         self.clock = Clock()
@@ -110,14 +112,15 @@ class CoreHarness:
         settings = make_settings(
             Path("/nowhere"), kv_backend=backend, apc=apc or {}, prompt_cache={"enabled": cache}
         )
-        self.reuse = make_reuse(model, settings, whole, self.trace.emit, self.clock)
+        budget = KvBudget(kv_bytes, "as given")
+        self.reuse = make_reuse(model, settings, budget, whole, self.trace.emit, self.clock)
         self.store: Any = self.reuse.store
         if verdict is None:
             verdict = _verdict(model)
         self.core = EngineCore(
             model,
             verdict,
-            Limits(max_batch_size, prefill_chunk),
+            Limits(max_batch_size, prefill_chunk, kv_bytes),
             self.reuse,
             self.recorder,
             self.clock,

@@ -256,11 +256,13 @@ class Engine:
         try:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
-            from mlxceld.engine.setup import make_core, make_reuse
+            from mlxceld.engine.setup import make_core, make_reuse, plan_memory
 
-            reuse = make_reuse(model, self._settings, self._whole, self._trace.emit, self._clock)
+            settings = self._settings
+            budget = plan_memory(model, settings)
+            reuse = make_reuse(model, settings, budget, self._whole, self._trace.emit, self._clock)
             self._core, status = make_core(
-                model, self._settings, reuse, self._publisher.recorder, self._clock
+                model, settings, budget, reuse, self._publisher.recorder, self._clock
             )
             self._reuse = reuse
             self._publisher.reuse = reuse

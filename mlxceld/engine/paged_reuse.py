@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
-    from mlxceld.prompt_cache.block_entry import ChainStats
+    from mlxceld.prompt_cache.block_entry import ChainStats, Match
     from mlxceld.prompt_cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
@@ -48,16 +48,18 @@ class PagedReuse:
         self._pool = pool
         self._module = module
         self._model_id = model_id
-        self._budget = store.budget
 
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        first_time, sequence.looked_up = not sequence.looked_up, True
+        tokens = sequence.known()
         match = self.store.adopt(
             bucket_of(self._model_id, sequence),
             sequence.request.session,
-            sequence.prompt,
-            len(sequence.prompt) - 1,
+            tokens,
+            len(tokens) - 1,
             seq_id=sequence.seq_id,
+            counted=first_time,
         )
         if match is None:
             return
@@ -78,25 +80,22 @@ class PagedReuse:
         self._pool.release(match.blocks[whole:])
         self._give_table(sequence, match.blocks[:whole])
         sequence.row = row
-        sequence.prefilled = sequence.cached = match.matched
+        sequence.prefilled = match.matched
+        if first_time:
+            sequence.cached = match.matched
 
     def expected(self, sequence: Sequence) -> int | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         if not self.store.enabled:
             return None
-        match = self.store.find(
-            bucket_of(self._model_id, sequence),
-            sequence.request.session,
-            sequence.prompt,
-            len(sequence.prompt) - 1,
-        )
+        match = self._find(sequence)
         return 0 if match is None else match.matched
 
     def share(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         if sequence.row is None:
             return
-        tokens = sequence.prompt[: sequence.prefilled]
+        tokens = sequence.fed_tokens()
         try:
             self._insert(sequence, sequence.row, tokens, record_refusal=False)
         except Exception:
@@ -150,6 +149,45 @@ class PagedReuse:
         blocks, sequence.table, sequence.paged_tokens = sequence.table, [], 0
         self._pool.release(blocks)
 
+    @property
+    def block_size(self) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self._pool.block_size
+
+    @property
+    def token_bytes(self) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self._pool.bytes_per_block // self._pool.block_size
+
+    def reserved(self) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self._pool.stats().bytes_reserved
+
+    def set_aside(self, nbytes: int) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        self._pool.set_aside(nbytes)
+
+    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        match = self._find(adopter)
+        blocks = set() if match is None else set(match.blocks)
+        if match is not None:
+            self.store.touch(match.entry)
+        for sequence in running:
+            blocks.update(sequence.table)
+        return len(blocks) * self._pool.bytes_per_block
+
+    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        sequences = list(sequences)
+        self._pool.give_back(spare=False)
+        while self.reserved() > most:
+            if self._pool.stats().bytes_in_use > most and self.store.evict_for_memory():
+                continue
+            self._compact(sequences)
+            if self.reserved() > most and not self.store.evict_for_memory():
+                return
+
     def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         tables = [sequence.table for sequence in sequences]
@@ -196,16 +234,21 @@ class PagedReuse:
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if self.store.budget is not self._budget:
-            self._budget = self.store.budget
-            self._pool.resize(self._budget.capacity_bytes)
-        stats = self._pool.stats()
-        if stats.blocks_free * 2 > stats.blocks_allocated and stats.blocks_live:
-            moved = self._pool.compact()
+        self._compact(list(sequences))
+
+    def _compact(self, sequences: Seq[Sequence]) -> None:
+        """Move blocks together, and free the slabs that hold none then."""
+        moved = self._pool.compact()
+        if moved:
             self.store.remap(moved)
             for sequence in sequences:
                 sequence.table = [moved.get(block, block) for block in sequence.table]
-        self._pool.give_back()
+        self._pool.give_back(spare=False)
+
+    def _find(self, sequence: Sequence) -> Match | None:
+        tokens = sequence.known()
+        bucket = bucket_of(self._model_id, sequence)
+        return self.store.find(bucket, sequence.request.session, tokens, len(tokens) - 1)
 
     def pool_stats(self) -> PoolStats | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

@@ -65,6 +65,29 @@ class PromptReuse(Protocol):
     def release(self, sequence: Sequence) -> None:
         """Let go of the blocks that a sequence reads; on every way out, after :meth:`donate`."""
 
+    @property
+    def block_size(self) -> int:
+        """Tokens that are read from the pool or not at all; 1 where everything is copied."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a token's keys and values take in a row."""
+
+    def reserved(self) -> int:
+        """Bytes that what is stored or shared takes."""
+
+    def set_aside(self, nbytes: int) -> None:
+        """Leave a part of the budget to what running sequences hold in their rows."""
+
+    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+        """Bytes that cannot be freed: what is being read, or would be adopted."""
+
+    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """Give up entries until at most ``most`` bytes are reserved, as far as that can be.
+
+        Blocks may move: what :meth:`prefix_of` gave is void.
+        """
+
     def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
         """What these rows of a batch read from the pool; None if that is nothing."""
 
@@ -126,13 +149,26 @@ class WholePrefixReuse:
 
     reads_together = False
     gathers = False
+    block_size = 1
 
-    def __init__(self, store: PrefixStore[Caches], model_id: str) -> None:
+    def __init__(
+        self, store: PrefixStore[Caches], model_id: str, *, token_bytes: int, max_bytes: int
+    ) -> None:
+        """``max_bytes`` bounds what is stored together with what is set aside."""
         self.store = store
+        self.token_bytes = token_bytes
         self._model_id = model_id
+        self._max_bytes = max_bytes
+        self._outside = 0
 
     def adopt(self, sequence: Sequence) -> None:
-        """See :class:`PromptReuse`; the entry is used up."""
+        """See :class:`PromptReuse`; the entry is used up.
+
+        A sequence that had to make way computes everything anew.
+        """
+        if sequence.looked_up:
+            return
+        sequence.looked_up = True
         taken = self.store.take(
             bucket_of(self._model_id, sequence),
             sequence.request.session,
@@ -173,6 +209,23 @@ class WholePrefixReuse:
     def release(self, sequence: Sequence) -> None:
         """See :class:`PromptReuse`."""
 
+    def reserved(self) -> int:
+        """See :class:`PromptReuse`."""
+        return self.store.bytes
+
+    def set_aside(self, nbytes: int) -> None:
+        """See :class:`PromptReuse`."""
+        self._outside = nbytes
+
+    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+        """See :class:`PromptReuse`; an entry in use has left the store."""
+        return 0
+
+    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`PromptReuse`."""
+        while self.store.bytes > most and self.store.evict_for_memory():
+            pass
+
     def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
         """See :class:`PromptReuse`."""
         return None
@@ -191,6 +244,7 @@ class WholePrefixReuse:
         if row is not None:
             mx.eval(row_caches.arrays(row))
             nbytes = row_caches.nbytes(row)
+            self.free_up(max(0, self._max_bytes - self._outside - nbytes), ())
         elif self.wants(sequence):
             reject_without_row(self.store, sequence)
             return

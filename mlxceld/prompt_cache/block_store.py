@@ -82,21 +82,25 @@ class BlockStore(Ledger[BlockEntry]):
         max_len: int,
         *,
         seq_id: int | None = None,
+        counted: bool = True,
     ) -> Match | None:
         """Look a request up, once: a match's blocks get a reference for the caller to release.
 
         The entry stays as it is, whatever part of it matched. A disabled store is not looked up in.
+        ``counted`` is off for a request that was looked up before and starts anew.
         """
         if not self.enabled:
             return None
         self.sweep()
-        self.counters.lookups += 1
+        self.counters.lookups += counted
         match = self.find(bucket, session, tokens, max_len)
         if match is None:
-            self.counters.misses += 1
+            self.counters.misses += counted
             return None
         self._pool.retain(match.blocks)
         self._touch(match.entry)
+        if not counted:
+            return match
         self._hit(
             match.entry,
             session=session,
@@ -156,6 +160,22 @@ class BlockStore(Ledger[BlockEntry]):
         self._hashes.add(hashes)
         self._add(entry, seq_id=seq_id, nbytes=len(table) * self._pool.bytes_per_block)
         return None
+
+    def evict_for_memory(self) -> bool:
+        """Give up the least recently used entry with a block that nobody reads; False if none has.
+
+        What only holds blocks that are in use anyway would be lost for nothing.
+        """
+        for entry in self._by_use.values():
+            if any(self._pool.refcount(b) == self._holders.count(b) for b in entry.table):
+                self._evict(entry, "lru")
+                self.counters.evictions_lru += 1
+                return True
+        return False
+
+    def touch(self, entry: BlockEntry) -> None:
+        """Make an entry the most recently used one."""
+        self._touch(entry)
 
     def remap(self, moved: Mapping[int, int]) -> None:
         """Follow blocks that the pool has moved: old id to new id."""
@@ -226,7 +246,7 @@ class BlockStore(Ledger[BlockEntry]):
         sealed: Sequence[int] | None = []
         try:
             while new and (sealed := seal(len(shared) * self._pool.block_size, len(ids))) is None:
-                if self._evict_oldest() is None:
+                if not self.evict_for_memory():
                     break
         except BaseException:
             self._pool.release(shared)
