@@ -239,13 +239,13 @@ class Engine:
         """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
 
         def work() -> FlushReport:
-            reuse = self._loaded_reuse()
+            core, reuse = self._paused()
             report = FlushReport(0, 0, 0, dry_run)
             if store != "snapshots":
                 report = report.plus(reuse.store.flush(session, dry_run=dry_run))
             if store != "kv" and reuse.snapshots is not None:
                 report = report.plus(reuse.snapshots.flush(session, dry_run=dry_run))
-            reuse.settle()
+            core.give_back()
             self._publish(force=True)
             return report
 
@@ -255,11 +255,11 @@ class Engine:
         """Change the live budgets between two steps, evicting down to them at once."""
 
         def work() -> ResizeReport:
-            reuse = self._loaded_reuse()
+            core, reuse = self._paused()
             report = reuse.store.resize(changes, dry_run=dry_run)
             if reuse.snapshots is not None:
                 report = report.plus(reuse.snapshots.resize(changes, dry_run=dry_run))
-            reuse.settle()
+            core.give_back()
             self._publish(force=True)
             return report
 
@@ -272,8 +272,9 @@ class Engine:
         """
 
         def work() -> VerifyReport:
-            reuse, model, core = self._loaded_reuse(), self._model, self._core
-            if model is None or core is None:
+            core, reuse = self._paused()
+            model = self._model
+            if model is None:
                 raise NotReadyError(f"the engine is {self._state.value}")
             report = self._check_reuse(model, core, reuse)
             self._publish(force=True)
@@ -304,9 +305,11 @@ class Engine:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
             from mlxceld.engine.capacities import plan_capacities
-            from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse
+            from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_memory
 
-            capacities = plan_capacities(model, self._settings, self._given)
+            settings = self._settings
+            budget = plan_memory(model, settings)
+            capacities = plan_capacities(model, settings, self._given, budget.bytes)
             self._whole.begin_with(
                 replace(
                     self._whole.budget,
@@ -315,9 +318,9 @@ class Engine:
                 )
             )
             self._publisher.capacities = capacities
-            reuse = make_reuse(model, self._settings, self._whole, self._trace.emit, self._clock)
+            reuse = make_reuse(model, settings, budget, self._whole, self._trace.emit, self._clock)
             self._core, status = make_core(
-                model, self._settings, reuse, self._publisher.recorder, self._clock
+                model, settings, budget, reuse, self._publisher.recorder, self._clock
             )
             self._reuse = reuse
             self._publisher.reuse = reuse
@@ -350,6 +353,8 @@ class Engine:
         from mlxceld.engine.verify import check_reuse
 
         report, status = check_reuse(model, core.verdict, reuse, self._settings.apc.block_size)
+        if not report.passed:
+            core.give_back()
         self._publisher.recorder.background_tokens_computed += report.tokens_computed
         self._publisher.model = status
         self._model = replace(model, status=status)
@@ -369,7 +374,7 @@ class Engine:
                 # One chunk, and then whoever has come meanwhile goes first.
                 prefetcher.step()
             elif self._sweep():
-                self._loaded_reuse().settle()
+                core.give_back()
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
 
@@ -441,6 +446,14 @@ class Engine:
             turned_away=turned_away,
             force=force,
         )
+
+    def _paused(self) -> tuple[EngineCore, PromptReuse]:
+        """The core with no step in flight, and its stores, which may be changed then."""
+        reuse = self._loaded_reuse()
+        if self._core is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        self._core.pause()
+        return self._core, reuse
 
     def _loaded_reuse(self) -> PromptReuse:
         if self._reuse is None:

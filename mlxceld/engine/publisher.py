@@ -141,6 +141,7 @@ class Publisher:
             running=core.running,
             steps=recorder.steps,
             tokens_generated=recorder.tokens_generated,
+            preemptions=recorder.preemptions,
             queue_rejections=queue_rejections,
             faults=recorder.faults,
             fault=self._fault_text,
@@ -210,6 +211,7 @@ def _request(sequence: Sequence, now: float) -> RequestStatus:
         max_tokens=sequence.max_tokens,
         age_seconds=now - sequence.submitted_at,
         stream=request.stream,
+        note=sequence.note,
     )
 
 

@@ -158,7 +158,7 @@ async def test_a_snapshot_that_goes_while_a_row_resumes_from_it(
     request_id = warm.submit(prompt, boundaries=(Boundary(120, "boundary"),), **ASK)
     await warm.step(2)
     leave(warm.reuse.snapshots)
-    warm.reuse.settle()
+    warm.reuse.settle(())
     await warm.run()
     assert _cached(warm, request_id) == 80
     _same(warm.results[request_id], await cold.alone(prompt, **ASK))
