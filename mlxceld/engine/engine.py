@@ -42,7 +42,8 @@ Loader = Callable[[Callable[[str], None]], "LoadedModel"]
 StateListener = Callable[[EngineState, str], None]
 
 _IDLE_SWEEP_SECONDS = 30.0
-"""How often an idle engine looks for entries that have outlived their time."""
+"""How often an idle engine looks for entries that have outlived their time, and how long after
+the last step it recounts what is stored."""
 
 
 class Engine:
@@ -282,11 +283,17 @@ class Engine:
         core = self._core
         if core is None:
             raise RuntimeError("serving before a model is loaded")
+        worked_at: float | None = None
         while self._take_inbox(core):
             if core.busy:
                 self._step(core)
-            elif self._loaded_reuse().store.sweep():
-                core.give_back()
+                worked_at = self._clock()
+            else:
+                if self._loaded_reuse().store.sweep():
+                    core.give_back()
+                if worked_at is not None and self._clock() - worked_at >= _IDLE_SWEEP_SECONDS:
+                    worked_at = None
+                    self._check(core)
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
 
@@ -303,6 +310,14 @@ class Engine:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
+
+    def _check(self, core: EngineCore) -> None:
+        """Recount what is stored, once after work: what does not add up is an engine fault."""
+        try:
+            core.check()
+        except AssertionError as error:
+            log.exception("integrity check failed")
+            self._publisher.fault(error)
 
     def _take_inbox(self, core: EngineCore) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""
