@@ -211,6 +211,7 @@ class EngineCore:
         self._end(ended, now)
 
     def _admit(self) -> None:
+        self._memory.note_tails()
         for sequence in self._scheduler.take_orphans():
             self._attempt(self._place, sequence)
         if not self._scheduler.waiting:

@@ -51,7 +51,8 @@ Loader = Callable[[Callable[[str], None]], "LoadedModel"]
 StateListener = Callable[[EngineState, str], None]
 
 _IDLE_SWEEP_SECONDS = 30.0
-"""How often an idle engine looks for entries that have outlived their time."""
+"""How often an idle engine looks for entries that have outlived their time, and how long after
+the last step it recounts what is stored."""
 
 
 class Engine:
@@ -367,14 +368,20 @@ class Engine:
         core, prefetcher = self._core, self._prefetcher
         if core is None or prefetcher is None:
             raise RuntimeError("serving before a model is loaded")
+        worked_at: float | None = None
         while self._take_inbox(core, prefetcher):
             if core.busy:
                 self._step(core)
+                worked_at = self._clock()
             elif prefetcher.pending:
                 # One chunk, and then whoever has come meanwhile goes first.
                 prefetcher.step()
-            elif self._sweep():
-                core.give_back()
+            else:
+                if self._sweep():
+                    core.give_back()
+                if worked_at is not None and self._clock() - worked_at >= _IDLE_SWEEP_SECONDS:
+                    worked_at = None
+                    self._check(core)
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
 
@@ -391,6 +398,14 @@ class Engine:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
+
+    def _check(self, core: EngineCore) -> None:
+        """Recount what is stored, once after work: what does not add up is an engine fault."""
+        try:
+            core.check()
+        except AssertionError as error:
+            log.exception("integrity check failed")
+            self._publisher.fault(error)
 
     def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""

@@ -112,13 +112,20 @@ class BlockStore(Ledger[BlockEntry]):
         return match
 
     def adoption_failed(
-        self, match: Match, reason: RejectReason, *, seq_id: int | None = None
+        self,
+        match: Match,
+        reason: RejectReason,
+        *,
+        seq_id: int | None = None,
+        counted: bool = True,
     ) -> None:
         """The caller could not use what it adopted: the lookup was a miss, for ``reason``.
 
-        Its references are released here.
+        Its references are released here; nothing else happens where the lookup was not counted.
         """
         self._pool.release(match.blocks)
+        if not counted:
+            return
         self._unhit(match.entry, reason, seq_id=seq_id, matched=match.matched)
 
     def insert(
