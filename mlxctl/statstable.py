@@ -57,10 +57,9 @@ def _snapshots(stats: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if not stats["snapshot_enabled"]:
         yield "state", "disabled"
         return
-    kinds = ", ".join(
-        f"{count(stats[f'snapshot_entries_{kind}'])} {kind}"
-        for kind in ("head", "boundary", "completion")
-    )
+    by_kind = {k: stats[f"snapshot_entries_{k}"] for k in ("head", "boundary", "completion")}
+    by_kind["prefetched"] = stats["snapshot_entries"] - sum(by_kind.values())
+    kinds = ", ".join(f"{count(number)} {kind}" for kind, number in by_kind.items())
     entries = f"{count(stats['snapshot_entries'])} of {count(stats['snapshot_max_entries'])}"
     yield "bytes", _budget(stats["snapshot_bytes"], stats["snapshot_capacity_bytes"])
     if stats["snapshot_capacity_derivation"]:

@@ -41,6 +41,7 @@ def prefetch_after(
             log.exception("the next turn could not be rendered")
 
     def after(text: str) -> None:
+        continuation.note_reply(text)
         # The worker is shut down before the engine is.
         with contextlib.suppress(RuntimeError):
             context.worker.submit(render, text)

@@ -54,8 +54,13 @@ class ApiContext:
     @property
     def keeps_snapshots(self) -> bool:
         """Whether the model resumes only where its state was kept: at a prompt's boundaries."""
-        model = self.engine.snapshot.model
-        return model is not None and set(model.layer_caches) != {"pageable"}
+        model, settings = self.engine.snapshot.model, self.settings
+        return (
+            model is not None
+            and set(model.layer_caches) != {"pageable"}
+            and settings.kv_backend == "paged"
+            and settings.prompt_cache.enabled
+        )
 
     def text(self) -> TextCodec:
         """The loaded model's tokenizer; raises a 503 ApiError until there is one."""

@@ -44,6 +44,11 @@ class Continuation:
         self._read_reply = read_reply
         self._lock = threading.Lock()
         self._last: tuple[str, list[int]] | None = None
+        self._reply: str | None = None
+
+    def note_reply(self, text: str) -> None:
+        """The reply is known: its whole text, as it was shown."""
+        self._reply = text
 
     def next_turn(self, text: str) -> list[int]:
         """The tokens that the next turn begins with after the reply ``text``, whatever it says.
@@ -72,10 +77,15 @@ class Continuation:
     def keeps(self, tokens: Sequence[int]) -> int:
         """How many of ``tokens``, the prompt and what was generated, the next turn begins with.
 
-        Nothing is rendered where the prompt alone tells that it is not all of them.
+        Nothing is rendered where the prompt alone tells that it is not all of them. The reply is
+        what :meth:`note_reply` was told, else what the tokens say. All of them, where the template
+        cannot render a next turn and so nobody can tell.
         """
         length = len(self._prompt.tokens)
         if self._prompt.repeated < length:
             return self._prompt.repeated
-        text = self._codec.decode(tokens[length:])
-        return common_prefix(tokens, self.next_turn(text))
+        text = self._reply
+        if text is None:
+            text = self._codec.decode(tokens[length:])
+        following = self.next_turn(text)
+        return common_prefix(tokens, following) if following else len(tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from api_harness import open_api
 from chat_templates import CHATML, GLM4, QWEN3, QWEN3_THINKING, call, tool
 from engine_harness import load_tiny, make_settings
 from mlxceld.config import Settings
+from mlxceld.engine import prefetch
 from mlxceld.engine.engine import Engine
+from mlxceld.engine.request import NextTurn
 from mlxceld.models.text import TextCodec
 from mlxceld.telemetry.status import EngineState
 from tiny_models import TinyModels
@@ -220,3 +223,39 @@ async def test_switched_off_nothing_is_prefetched(tiny_models: TinyModels, tmp_p
                 await ask(client, [{"role": "user", "content": f"hi {number}" * 20}], "one")
         stats = engine.snapshot.cache
         assert (stats.prefetch_run, stats.prefetch_skipped, stats.prefetch_tokens) == (0, 0, 0)
+
+
+async def test_at_most_one_chunk_is_between_a_request_and_its_start(
+    tiny_models: TinyModels, tmp_path: Path, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_models.folder("qwen3_next", chat_template=CHATML, context_length=4096)
+    settings = make_settings(
+        tmp_path, prefill_chunk=16, prompt_cache={"prefetch": "on", "min_prefix": 8}
+    )
+    inside, go_on = threading.Event(), threading.Event()
+    answered_at_chunk: list[int] = []
+    compute = prefetch.run_chunk
+
+    def slowly(module: Any, caches: Any, parts: Any) -> None:
+        answered_at_chunk.append(engine._publisher.recorder.ended)
+        if len(answered_at_chunk) == 2:
+            inside.set()
+            assert go_on.wait(30)
+        compute(module, caches, parts)
+
+    monkeypatch.setattr(prefetch, "run_chunk", slowly)
+    with running(folder, settings) as engine:
+        async with open_api(engine, settings) as client:
+            engine.prefetch(NextTurn(list(range(7, 107)), "one", "raw-prompt"))
+            assert await asyncio.to_thread(inside.wait, 30)
+            waiting = asyncio.create_task(
+                ask(client, [{"role": "user", "content": "hi"}], "two", max_tokens=3, n=1)
+            )
+            await until(lambda: engine.snapshot.waiting or engine._submitted)
+            go_on.set()
+            await waiting
+            await until(lambda: engine.snapshot.cache.prefetch_run == 2)
+            # The request came while the second chunk was computed, and was answered before a third.
+            assert answered_at_chunk[:2] == [0, 0]
+            assert set(answered_at_chunk[2:]) == {1}
+            assert engine.snapshot.cache.prefetch_tokens > 100

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine_harness import make_settings
+from engine_harness import CoreHarness, make_settings, random_prompt
 from mlxceld.config import resolve
 from mlxceld.engine.capacities import device_memory, plan_capacities
+from mlxceld.models.boundaries import Boundary
 from mlxceld.models.budgets import KV_CAPACITY, SNAPSHOT_CAPACITY
+from mlxceld.models.sizing import measure
+from tiny_models import tiny_families
 
 GIB = 2**30
+
+PAGEABLE = ("llama", "qwen3", "deepseek_v3")
 
 LIMITS = {
     "prompt_cache.snapshot_capacity_bytes": ("64MiB", 64 * 2**20),
@@ -85,6 +91,24 @@ def test_a_variable_that_cannot_be_read_is_warned_about_and_ignored(name: str) -
     zero = resolve({}, environ={variable: "0"}, search=False)
     assert getattr(zero.settings.prompt_cache, field) == 0
     assert zero.warnings == ()
+
+
+@pytest.mark.parametrize("family", [f for f in tiny_families() if f not in PAGEABLE])
+async def test_a_stored_snapshot_has_the_bytes_foretold(
+    family: str, core: Callable[..., CoreHarness]
+) -> None:
+    bench = core(family, cache=True, backend="paged")
+    kept, count = bench.reuse.snapshots, 83
+    assert kept is not None
+    marks = (Boundary(count, "boundary"),)
+    await bench.alone(random_prompt(1, count + 4), boundaries=marks, max_tokens=2)
+    size = measure(bench.model.module)
+    pool = bench.reuse.pool_stats()
+    block = 0 if pool is None else pool.block_size
+    # Blocks are whole; what they hold is of pageable layers.
+    in_blocks = -(-count // block) * block * size.bytes_per_token if block else 0
+    assert kept.bytes == size.snapshot_bytes_at(count) + in_blocks
+    assert size.bytes_at(count) == size.snapshot_bytes_at(count) + count * size.bytes_per_token
 
 
 def test_the_device_has_memory() -> None:

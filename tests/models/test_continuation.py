@@ -42,6 +42,18 @@ def test_chatml_keeps_replies_and_thinking_templates_do_not() -> None:
         assert (Continuation(codec, prompt, HISTORY).keeps(fed) == len(fed)) is expected
 
 
+def test_the_reply_as_it_was_shown_goes_before_what_the_tokens_say() -> None:
+    codec = codec_of(TEMPLATES["chatml"].source)
+    prompt = codec.render_chat(HISTORY, with_boundaries=True)
+    # The last token of a reply that reached its limit was never fed.
+    reply = codec.encode("Right. And more", add_special_tokens=False)
+    continuation = Continuation(codec, prompt, HISTORY)
+    continuation.note_reply("Right. And more")
+    assert continuation.keeps([*prompt.tokens, *reply[:-1]]) == len(prompt.tokens) + len(reply) - 1
+    continuation.note_reply("No")
+    assert continuation.keeps([*prompt.tokens, *reply]) == len(prompt.tokens)
+
+
 def test_a_continued_reply_is_one_with_its_beginning() -> None:
     codec = codec_of(TEMPLATES["chatml"].source)
     begun = [*HISTORY, {"role": "assistant", "content": "Right,"}]
@@ -70,4 +82,10 @@ def test_what_cannot_be_rendered_is_nothing() -> None:
         "{% if messages | length > 1 %}{{ raise_exception('one question only') }}{% endif %}"
         "{{ messages[0].content }}"
     )
-    assert ask(codec, HISTORY).next_turn("yes") == []
+    continuation = ask(codec, HISTORY)
+    assert continuation.next_turn("yes") == []
+    # A completion may be of use then: nobody can tell.
+    prompt = codec.render_chat(HISTORY, with_boundaries=True)
+    assert [mark.kind for mark in prompt.boundaries] in ([], ["head"])
+    fed = [*prompt.tokens, *codec.encode("yes", add_special_tokens=False)]
+    assert continuation.keeps(fed) == len(fed)

@@ -14,6 +14,7 @@ from mlx_lm.models.cache import (
 )
 
 from mlxceld.engine.prefill import run_chunk
+from mlxceld.kv import snapshots
 from mlxceld.models.cache_kinds import CacheKind
 from mlxceld.models.sizing import LeafSize, StateSize, measure, module_of
 from tiny_models import tiny_config, tiny_families
@@ -117,6 +118,7 @@ def test_predicted_bytes_are_those_captured(family: str, tiny_model: Any) -> Non
         run_chunk(module, row, [[7] * chunk])
         tokens += chunk
         assert captured_bytes(row) == size.bytes_at(tokens)
+        assert snapshots.capture(row, tokens).nbytes == size.snapshot_bytes_at(tokens)
     assert len(size.leaves) == len(list(leaves(row)))
 
 
