@@ -11,13 +11,12 @@ from typing import Any
 from mlxceld.config import Settings, resolve
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
-from mlxceld.engine.paged_reuse import PagedReuse
+from mlxceld.engine.kv_budget import KvBudget
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import GenerationRequest, SamplingParams
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.setup import make_reuse
-from mlxceld.engine.snapshot_reuse import SnapshotReuse
 from mlxceld.engine.stream import EventStream
 from mlxceld.models.boundaries import Boundary
 from mlxceld.models.folder import ModelFolder
@@ -97,6 +96,7 @@ class CoreHarness:
         apc: dict[str, Any] | None = None,
         snapshots: tuple[int, int, float] = (1 << 30, 1024, 7200.0),
         verdict: BatchVerdict | None = None,
+        kv_bytes: int = 1 << 30,
     ) -> None:
         self.model = model
         self.clock = Clock()
@@ -114,14 +114,15 @@ class CoreHarness:
         settings = make_settings(
             Path("/nowhere"), kv_backend=backend, apc=apc or {}, prompt_cache={"enabled": cache}
         )
-        self.reuse = make_reuse(model, settings, whole, self.trace.emit, self.clock)
+        budget = KvBudget(kv_bytes, "as given")
+        self.reuse = make_reuse(model, settings, budget, whole, self.trace.emit, self.clock)
         self.store: Any = self.reuse.store
         if verdict is None:
             verdict = _verdict(model)
         self.core = EngineCore(
             model,
             verdict,
-            Limits(max_batch_size, prefill_chunk),
+            Limits(max_batch_size, prefill_chunk, kv_bytes),
             self.reuse,
             self.recorder,
             self.clock,
@@ -211,9 +212,7 @@ class CoreHarness:
 
     def check(self) -> None:
         """Whatever holds blocks or bytes agrees with the books."""
-        self.store.check()
-        if isinstance(self.reuse, PagedReuse | SnapshotReuse):
-            self.reuse.check()
+        self.core.check()
 
 
 _verdicts: dict[int, BatchVerdict] = {}

@@ -51,7 +51,8 @@ Loader = Callable[[Callable[[str], None]], "LoadedModel"]
 StateListener = Callable[[EngineState, str], None]
 
 _IDLE_SWEEP_SECONDS = 30.0
-"""How often an idle engine looks for entries that have outlived their time."""
+"""How often an idle engine looks for entries that have outlived their time, and how long after
+the last step it recounts what is stored."""
 
 
 class Engine:
@@ -239,13 +240,13 @@ class Engine:
         """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
 
         def work() -> FlushReport:
-            reuse = self._loaded_reuse()
+            core, reuse = self._paused()
             report = FlushReport(0, 0, 0, dry_run)
             if store != "snapshots":
                 report = report.plus(reuse.store.flush(session, dry_run=dry_run))
             if store != "kv" and reuse.snapshots is not None:
                 report = report.plus(reuse.snapshots.flush(session, dry_run=dry_run))
-            reuse.settle()
+            core.give_back()
             self._publish(force=True)
             return report
 
@@ -255,11 +256,11 @@ class Engine:
         """Change the live budgets between two steps, evicting down to them at once."""
 
         def work() -> ResizeReport:
-            reuse = self._loaded_reuse()
+            core, reuse = self._paused()
             report = reuse.store.resize(changes, dry_run=dry_run)
             if reuse.snapshots is not None:
                 report = report.plus(reuse.snapshots.resize(changes, dry_run=dry_run))
-            reuse.settle()
+            core.give_back()
             self._publish(force=True)
             return report
 
@@ -272,8 +273,9 @@ class Engine:
         """
 
         def work() -> VerifyReport:
-            reuse, model, core = self._loaded_reuse(), self._model, self._core
-            if model is None or core is None:
+            core, reuse = self._paused()
+            model = self._model
+            if model is None:
                 raise NotReadyError(f"the engine is {self._state.value}")
             report = self._check_reuse(model, core, reuse)
             self._publish(force=True)
@@ -304,9 +306,11 @@ class Engine:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
             from mlxceld.engine.capacities import plan_capacities
-            from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse
+            from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_memory
 
-            capacities = plan_capacities(model, self._settings, self._given)
+            settings = self._settings
+            budget = plan_memory(model, settings)
+            capacities = plan_capacities(model, settings, self._given, budget.bytes)
             self._whole.begin_with(
                 replace(
                     self._whole.budget,
@@ -315,9 +319,9 @@ class Engine:
                 )
             )
             self._publisher.capacities = capacities
-            reuse = make_reuse(model, self._settings, self._whole, self._trace.emit, self._clock)
+            reuse = make_reuse(model, settings, budget, self._whole, self._trace.emit, self._clock)
             self._core, status = make_core(
-                model, self._settings, reuse, self._publisher.recorder, self._clock
+                model, settings, budget, reuse, self._publisher.recorder, self._clock
             )
             self._reuse = reuse
             self._publisher.reuse = reuse
@@ -350,6 +354,8 @@ class Engine:
         from mlxceld.engine.verify import check_reuse
 
         report, status = check_reuse(model, core.verdict, reuse, self._settings.apc.block_size)
+        if not report.passed:
+            core.give_back()
         self._publisher.recorder.background_tokens_computed += report.tokens_computed
         self._publisher.model = status
         self._model = replace(model, status=status)
@@ -362,14 +368,20 @@ class Engine:
         core, prefetcher = self._core, self._prefetcher
         if core is None or prefetcher is None:
             raise RuntimeError("serving before a model is loaded")
+        worked_at: float | None = None
         while self._take_inbox(core, prefetcher):
             if core.busy:
                 self._step(core)
+                worked_at = self._clock()
             elif prefetcher.pending:
                 # One chunk, and then whoever has come meanwhile goes first.
                 prefetcher.step()
-            elif self._sweep():
-                self._loaded_reuse().settle()
+            else:
+                if self._sweep():
+                    core.give_back()
+                if worked_at is not None and self._clock() - worked_at >= _IDLE_SWEEP_SECONDS:
+                    worked_at = None
+                    self._check(core)
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
 
@@ -386,6 +398,14 @@ class Engine:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
+
+    def _check(self, core: EngineCore) -> None:
+        """Recount what is stored, once after work: what does not add up is an engine fault."""
+        try:
+            core.check()
+        except AssertionError as error:
+            log.exception("integrity check failed")
+            self._publisher.fault(error)
 
     def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""
@@ -441,6 +461,14 @@ class Engine:
             turned_away=turned_away,
             force=force,
         )
+
+    def _paused(self) -> tuple[EngineCore, PromptReuse]:
+        """The core with no step in flight, and its stores, which may be changed then."""
+        reuse = self._loaded_reuse()
+        if self._core is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        self._core.pause()
+        return self._core, reuse
 
     def _loaded_reuse(self) -> PromptReuse:
         if self._reuse is None:

@@ -126,7 +126,9 @@ class Publisher:
         """Replace the snapshot, unless a fresh enough one of the same requests is there."""
         now = self._clock()
         ahead = (self.prefetch.run, self.prefetch.skipped) if self.prefetch is not None else ()
-        shape = (queued, core.running, self.recorder.ended, queue_rejections, state, ahead)
+        # What ended is stored a step later, and then nobody may be left whose steps would tell.
+        ended = self.recorder.ended
+        shape = (queued, core.running, core.busy, ended, queue_rejections, state, ahead)
         if not force and shape == self._shape and now - self._published_at < _PUBLISH_SECONDS:
             return
         self._shape, self._published_at = shape, now
@@ -141,6 +143,7 @@ class Publisher:
             running=core.running,
             steps=recorder.steps,
             tokens_generated=recorder.tokens_generated,
+            preemptions=recorder.preemptions,
             queue_rejections=queue_rejections,
             faults=recorder.faults,
             fault=self._fault_text,
@@ -210,6 +213,7 @@ def _request(sequence: Sequence, now: float) -> RequestStatus:
         max_tokens=sequence.max_tokens,
         age_seconds=now - sequence.submitted_at,
         stream=request.stream,
+        note=sequence.note,
     )
 
 

@@ -7,7 +7,9 @@ end of the history. Prefill ends a chunk exactly there.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
+    from mlxceld.kv.shared_prefix import SharedPrefix
     from mlxceld.kv.slabs import KeysAndValues
     from mlxceld.prompt_cache.block_entry import ChainStats
+    from mlxceld.prompt_cache.snapshot_entry import SnapshotEntry
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
     from mlxceld.prompt_cache.store import PrefixStore
 
@@ -61,6 +65,9 @@ class SnapshotReuse:
     """
 
     kind = "snapshots"
+    reads_together = False
+    gathers = False
+    block_size = sys.maxsize
 
     def __init__(
         self,
@@ -69,8 +76,14 @@ class SnapshotReuse:
         pool: BlockPool | None,
         module: Any,
         model_id: str,
+        *,
+        token_bytes: int,
+        max_bytes: int,
     ) -> None:
+        """``max_bytes`` bounds what is stored together with what is set aside."""
         self.store = store
+        self.token_bytes = token_bytes
+        self._max_bytes = max_bytes
         self.snapshots = kept
         self._pool = pool
         self._module = module
@@ -81,31 +94,38 @@ class SnapshotReuse:
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         sequence.stops = tuple(point.tokens for point in self._points(sequence))
+        first_time, sequence.looked_up = not sequence.looked_up, True
         bucket, session = bucket_of(self._model_id, sequence), sequence.request.session
-        most = len(sequence.prompt) - 1
-        handed = self._handed_to(sequence)
-        stored = self.snapshots.find(bucket, session, sequence.prompt, most)
+        tokens = sequence.known()
+        most = len(tokens) - 1
+        handed = self._handed_to(sequence, tokens)
+        stored = self.snapshots.find(bucket, session, tokens, most)
         if handed is not None and (stored is None or len(stored.tokens) < len(handed.tokens)):
             layers = [(keys[...], values[...]) for keys, values in handed.layers]
-            self._resume(sequence, handed.state, layers)
-            self.snapshots.handed_over(
-                session,
-                seq_id=sequence.seq_id,
-                matched=sequence.cached,
-                context_len=len(sequence.prompt),
-                nbytes=handed.state.nbytes,
-            )
+            self._resume(sequence, handed.state, layers, count=first_time)
+            if first_time:
+                self.snapshots.handed_over(
+                    session,
+                    seq_id=sequence.seq_id,
+                    matched=sequence.cached,
+                    context_len=len(tokens),
+                    nbytes=handed.state.nbytes,
+                )
             return
-        entry = self.snapshots.adopt(bucket, session, sequence.prompt, most, seq_id=sequence.seq_id)
+        entry = self.snapshots.adopt(
+            bucket, session, tokens, most, seq_id=sequence.seq_id, counted=first_time
+        )
         if entry is None:
             return
         try:
             layers = self._read(entry.table, entry.state.tokens)
-            self._resume(sequence, entry.state, layers)
+            self._resume(sequence, entry.state, layers, count=first_time)
         except Exception:
             # The entry stays, and the request goes on cold: slower, never wrong.
             log.exception("a snapshot of %d tokens could not be read", len(entry.tokens))
-            sequence.row, sequence.prefilled, sequence.cached = None, 0, 0
+            sequence.row, sequence.prefilled = None, 0
+            if first_time:
+                sequence.cached = 0
             self.snapshots.adoption_failed(
                 entry, RejectReason.LAYOUT_CONSTRAINTS, seq_id=sequence.seq_id
             )
@@ -117,12 +137,7 @@ class SnapshotReuse:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         if not self.snapshots.enabled:
             return None
-        entry = self.snapshots.find(
-            bucket_of(self._model_id, sequence),
-            sequence.request.session,
-            sequence.prompt,
-            len(sequence.prompt) - 1,
-        )
+        entry = self._find(sequence)
         return 0 if entry is None else len(entry.tokens)
 
     def share(self, sequence: Sequence) -> None:
@@ -149,8 +164,37 @@ class SnapshotReuse:
     def page_in(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
 
+    def page_out(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`; a row always holds all of it."""
+
     def release(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+
+    def reserved(self) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self.snapshots.bytes
+
+    def set_aside(self, nbytes: int) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        self.snapshots.ceiling = max(0, self._max_bytes - nbytes)
+
+    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`; nobody reads what is stored for long."""
+        entry = self._find(adopter)
+        if entry is None:
+            return 0
+        self.snapshots.touch(entry)
+        return self.snapshots.size(entry)
+
+    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        while self.snapshots.bytes > most and self.snapshots.evict_for_memory():
+            pass
+        self.settle(sequences)
+
+    def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return None
 
     def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`: keeps the state where it is worth it."""
@@ -200,7 +244,7 @@ class SnapshotReuse:
                 return
             self._insert(sequence, row, tokens, Origin.COMPLETION)
 
-    def settle(self, sequences: Iterable[Sequence] = ()) -> None:
+    def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         self._forget()
         if self._pool is None:
@@ -223,8 +267,8 @@ class SnapshotReuse:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`; blocks are not hashed here."""
         return None
 
-    def check(self, sequences: Iterable[Sequence] = ()) -> None:
-        """Raise AssertionError if store and pool do not agree; between adoptions only."""
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         self.snapshots.check()
         if self._pool is not None:
             self._pool.check(self.snapshots.tables())
@@ -279,6 +323,15 @@ class SnapshotReuse:
             client=request.client,
         )
 
+    def _find(self, sequence: Sequence) -> SnapshotEntry[RowState] | None:
+        tokens = sequence.known()
+        return self.snapshots.find(
+            bucket_of(self._model_id, sequence),
+            sequence.request.session,
+            tokens,
+            len(tokens) - 1,
+        )
+
     def _read(self, table: tuple[int, ...], tokens: int) -> list[KeysAndValues]:
         if self._pool is None:
             return []
@@ -286,21 +339,25 @@ class SnapshotReuse:
         mx.eval(layers)
         return layers
 
-    def _resume(self, sequence: Sequence, state: RowState, layers: list[KeysAndValues]) -> None:
+    def _resume(
+        self, sequence: Sequence, state: RowState, layers: list[KeysAndValues], *, count: bool
+    ) -> None:
+        """Let a sequence go on from a state; what it takes the first time counts as cached."""
         sequence.row = snapshots.restore(self._module, state, layers)
-        sequence.prefilled = sequence.cached = state.tokens
+        sequence.prefilled = state.tokens
+        if count:
+            sequence.cached = state.tokens
 
-    def _handed_to(self, sequence: Sequence) -> _Handed | None:
+    def _handed_to(self, sequence: Sequence, tokens: list[int]) -> _Handed | None:
         """The longest state that a leader stands at and this sequence begins with."""
         self._forget()
         signature = sequence.request.template_signature
-        most = len(sequence.prompt) - 1
         fitting = [
             handed
             for handed in self._handed
             if handed.leader.request.template_signature == signature
-            and len(handed.tokens) <= most
-            and handed.tokens == sequence.prompt[: len(handed.tokens)]
+            and len(handed.tokens) < len(tokens)
+            and handed.tokens == tokens[: len(handed.tokens)]
         ]
         return max(fitting, key=lambda handed: len(handed.tokens), default=None)
 

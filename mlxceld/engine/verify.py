@@ -79,7 +79,8 @@ def check_reuse(
 ) -> tuple[VerifyReport, ModelStatus]:
     """:func:`verify` for a loaded model, with what is told of it afterwards; the outcome is logged.
 
-    If it fails, nothing is stored or adopted any more: slower, never wrong.
+    If it fails, nothing is stored or adopted any more: slower, never wrong. Memory is given back
+    by the caller.
     """
     report = verify(model.module, model.status.vocab_size, verdict, block_size)
     if report.passed:
@@ -89,7 +90,6 @@ def check_reuse(
         reuse.store.switch_off()
         if reuse.snapshots is not None:
             reuse.snapshots.switch_off()
-        reuse.settle()
     mx.clear_cache()
     kind = reuse.kind if report.passed else "none"
     return report, replace(model.status, reuse=kind, reuse_reason=report.reason)

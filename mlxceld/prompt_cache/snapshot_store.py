@@ -50,6 +50,8 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         self._state_bytes = 0
         self._holders: Holders[int] = Holders()
         self._origins: Counter[Origin] = Counter()
+        self.ceiling: int | None = None
+        """Bytes that the store may hold at this moment, if that is less than its capacity."""
 
     @property
     def bytes(self) -> int:
@@ -59,6 +61,14 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
     def count(self, origin: Origin) -> int:
         """How many entries of an origin there are."""
         return self._origins[origin]
+
+    def size(self, entry: SnapshotEntry[P]) -> int:
+        """What an entry takes, with all of its blocks."""
+        return entry.state_bytes + len(entry.table) * self._block_bytes
+
+    def touch(self, entry: SnapshotEntry[P]) -> None:
+        """Make an entry the most recently used one."""
+        self._touch(entry)
 
     def has_head(self, bucket: Bucket, tokens: Sequence[int]) -> bool:
         """Whether exactly these tokens are stored as a head; whoever asks uses it."""
@@ -99,31 +109,35 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         max_len: int,
         *,
         seq_id: int | None = None,
+        counted: bool = True,
     ) -> SnapshotEntry[P] | None:
         """Look a request up, once: a match's blocks get a reference for the caller to release.
 
         The entry stays. The heads that the request begins with count as used, whatever is adopted.
-        A disabled store is not looked up in.
+        A disabled store is not looked up in. ``counted`` is off for a request that was looked up
+        before and starts anew.
         """
         if not self.enabled:
             return None
         self.sweep()
-        self.counters.lookups += 1
+        self.counters.lookups += counted
         entry = self.find(bucket, session, tokens, max_len)
         if entry is None:
-            self.counters.misses += 1
+            self.counters.misses += counted
             return None
         self._retain(entry.table)
         for head in self._ancestors(bucket, entry.tokens, _NO_SESSION, (Origin.HEAD,)):
             self._touch(head)
         self._touch(entry)
+        if not counted:
+            return entry
         self._hit(
             entry,
             session=session or _NO_SESSION,
             seq_id=seq_id,
             matched=len(entry.tokens),
             context_len=len(tokens),
-            nbytes=entry.state_bytes + len(entry.table) * self._block_bytes,
+            nbytes=self.size(entry),
         )
         return entry
 
@@ -265,7 +279,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         if tokens < self.min_prefix:
             return RejectReason.PREFIX_TOO_SHORT
         needed = state_bytes + self._blocks_for(tokens) * self._block_bytes
-        if needed > self._limits(self._budget).capacity_bytes:
+        if needed > self._room():
             return RejectReason.OVERSIZED
         return None
 
@@ -322,10 +336,15 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         while self._by_use:
             blocks = new + sum(block not in self._holders for block in shared)
             needed = self.bytes + state_bytes + blocks * self._block_bytes
-            if needed <= limits.capacity_bytes and len(self) < limits.max_entries:
+            if needed <= self._room() and len(self) < limits.max_entries:
                 return
             if self._evict_oldest() is None:
                 return
+
+    def _room(self) -> int:
+        """Bytes that the store may hold once something more is in it."""
+        capacity = self._limits(self._budget).capacity_bytes
+        return capacity if self.ceiling is None else min(capacity, self.ceiling)
 
     def _above(self, budget: Budget) -> list[SnapshotEntry[P]]:
         """What has to go so that a budget holds, the least recently used first."""

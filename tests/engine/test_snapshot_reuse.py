@@ -158,7 +158,7 @@ async def test_a_snapshot_that_goes_while_a_row_resumes_from_it(
     request_id = warm.submit(prompt, boundaries=(Boundary(120, "boundary"),), **ASK)
     await warm.step(2)
     leave(warm.reuse.snapshots)
-    warm.reuse.settle()
+    warm.reuse.settle(())
     await warm.run()
     assert _cached(warm, request_id) == 80
     _same(warm.results[request_id], await cold.alone(prompt, **ASK))
@@ -289,3 +289,30 @@ async def test_a_state_too_large_for_the_store_is_refused_and_nothing_goes(core:
     assert store.counters.rejections_oversized == 1
     assert store.counters.evictions_lru == store.counters.supersedes == 0
     warm.check()
+
+
+@pytest.mark.parametrize("family", ["mamba2", "qwen3_next"])
+async def test_what_runs_goes_before_what_is_stored(core: Make, family: str) -> None:
+    """Within one budget: entries are given up for rows, and rows make way without a trace."""
+    room = 300_000
+    warm, cold = _warm(core, family, kv_bytes=room), core(family)
+    prompts = [random_prompt(i, 60 + 10 * i) for i in range(6)]
+    store = warm.reuse.snapshots
+    assert store is not None
+    ids = []
+    for i, prompt in enumerate(prompts):
+        points = (Boundary(len(prompt) - 3, "boundary"),)
+        ids.append(warm.submit(prompt, session=f"s{i}", boundaries=points, **ASK))
+    while warm.core.busy:
+        await warm.step()
+        assert warm.reuse.reserved() + warm.core.batch_bytes() <= room
+        warm.check()
+    assert store.counters.inserts + store.counters.rejections_oversized >= len(prompts)
+    assert store.counters.evictions_lru == 0 or family == "qwen3_next"
+    for request_id, prompt in zip(ids, prompts, strict=True):
+        _same(warm.results[request_id], await cold.alone(prompt, **ASK))
+    # And they are resumed from as far as they are still there.
+    again = warm.submit([*prompts[-1], 1, 2], session="s5", **ASK)
+    await warm.run()
+    assert _cached(warm, again) == len(prompts[-1]) - 3
+    _same(warm.results[again], await cold.alone([*prompts[-1], 1, 2], **ASK))
