@@ -59,7 +59,8 @@ class Prefetcher:
     Between two chunks it may be left alone for as long as one likes, or interrupted, which stores
     what is done. ``chunk`` is tokens; ``allowed`` is asked before each conversation;
     ``in_flight`` gives the requests under way. ``limit`` is the budget for keys and values in
-    bytes: what does not fit beside what is stored is not computed.
+    bytes: what does not fit beside what is stored is not computed, nor what leaves no room for
+    a next turn in ``context_length`` tokens.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Prefetcher:
         allowed: Callable[[], bool],
         in_flight: Callable[[], Iterable[Sequence]] = tuple,
         limit: int | None = None,
+        context_length: int | None = None,
     ) -> None:
         self.counters = PrefetchCounters()
         self._module = module
@@ -79,6 +81,7 @@ class Prefetcher:
         self._allowed = allowed
         self._in_flight = in_flight
         self._limit = limit
+        self._context_length = context_length
         # The newest last.
         self._turns: deque[NextTurn] = deque()
         self._running: tuple[NextTurn, Sequence] | None = None
@@ -164,6 +167,7 @@ class Prefetcher:
         row_bytes = (count + _STEP) * self._reuse.token_bytes
         if (
             not self._stores
+            or (self._context_length is not None and count >= self._context_length)
             or (found is not None and count - found <= _NOT_WORTH_IT)
             or (self._limit is not None and self._reuse.reserved() + row_bytes > self._limit)
         ):

@@ -173,6 +173,7 @@ def make_prefetcher(
         allowed=allowed,
         in_flight=in_flight,
         limit=budget.bytes,
+        context_length=model.status.context_length,
     )
 
 

@@ -228,6 +228,15 @@ async def test_what_does_not_fit_the_budget_is_not_computed(core: Make, family: 
     warm.check()
 
 
+async def test_what_leaves_no_room_for_a_next_turn_is_not_computed(core: Make) -> None:
+    warm = core("llama", cache=True, backend="paged")
+    ahead = prefetcher(warm, context_length=100)
+    ahead.offer(turn(random_prompt(1, 100)))
+    ahead.offer(turn(random_prompt(1, 99), session="other"))
+    work_off(ahead)
+    assert (ahead.counters.run, ahead.counters.skipped, ahead.counters.tokens) == (1, 1, 99)
+
+
 async def test_a_fault_ends_one_prefetch_and_nothing_else(
     core: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
