@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.text import TextCodec
     from mlxceld.prompt_cache.reports import BudgetChange, FlushReport, ResizeReport, TraceEvent
+    from mlxceld.prompt_cache.trace_feed import TraceFeed
     from mlxceld.telemetry.status import EngineSnapshot
 
 
@@ -44,7 +45,10 @@ class EngineClient(Protocol):
         """Change the live budgets between two steps, evicting down to them at once."""
 
     def set_trace(self, enabled: bool) -> None:
-        """Switch the cache trace's log lines."""
+        """Switch the cache trace: its log lines, and what is fed to those who follow it."""
+
+    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
+        """A feed of what is traced from now on; ``wake`` is called, on any thread, at news."""
 
     def trace_tail(self, n: int) -> list[TraceEvent]:
         """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""

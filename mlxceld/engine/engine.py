@@ -24,6 +24,7 @@ from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport, TraceEvent
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
+from mlxceld.prompt_cache.trace_feed import TraceFeed
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
 if TYPE_CHECKING:
@@ -235,9 +236,13 @@ class Engine:
         return self.call(work)
 
     def set_trace(self, enabled: bool) -> None:
-        """Switch the cache trace's log lines."""
-        self._trace.enabled = enabled
-        self._publisher.trace_switched(enabled)
+        """Switch the cache trace: its log lines, and what is fed to those who follow it."""
+        self._trace.switch(enabled)
+        self._publisher.trace_switched()
+
+    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
+        """A feed of what is traced from now on; ``wake`` is called, on any thread, at news."""
+        return self._trace.follow(wake)
 
     def trace_tail(self, n: int) -> list[TraceEvent]:
         """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""
@@ -287,6 +292,7 @@ class Engine:
                 self._loaded_reuse().settle()
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
+        self._publisher.recorder.write_lines()
 
     def _step(self, core: EngineCore) -> None:
         started, faults = self._clock(), self._publisher.faults_in_a_row
@@ -301,6 +307,7 @@ class Engine:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
+        self._publisher.recorder.write_lines()
 
     def _take_inbox(self, core: EngineCore) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""

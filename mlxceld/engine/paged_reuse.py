@@ -92,9 +92,7 @@ class PagedReuse:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         row, sequence.row = sequence.row, None
         tokens = sequence.fed_tokens()
-        if not tokens:
-            return
-        if row is None and self.wants(sequence):
+        if not tokens or (row is None and self.wants(sequence)):
             reject_without_row(self.store, sequence)
             return
         self._insert(sequence, row or [], tokens)

@@ -24,6 +24,8 @@ class BlockStore(Ledger[BlockEntry]):
     request are matched; ``algorithm`` names the hash of the blocks' chains.
     """
 
+    kind = "blocks"
+
     def __init__(
         self,
         pool: Blocks,
@@ -94,6 +96,8 @@ class BlockStore(Ledger[BlockEntry]):
         match = self.find(bucket, session, tokens, max_len)
         if match is None:
             self.counters.misses += 1
+            if not self._partial:
+                self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
             return None
         self._pool.retain(match.blocks)
         self._touch(match.entry)
@@ -133,18 +137,26 @@ class BlockStore(Ledger[BlockEntry]):
         Blocks that another entry holds already are shared; ``seal`` is called for the tokens
         after them only. A refused insert changes nothing that is stored, but for what was evicted
         to make room. An equal entry of the session is replaced. ``record_refusal`` is off for what
-        is only an early donation: a request is refused once, at its end.
+        is only an early donation: a request is refused once, at its end. Where ``seal`` raises,
+        that is a refusal too, and is raised on.
         """
         ids = as_tokens(tokens)
         reason = self._refusal(len(ids))
-        table = None if reason is not None else self._table(bucket, ids, seal)
+
+        def refuse(why: RejectReason) -> RejectReason:
+            if record_refusal:
+                self.reject(why, session=session, seq_id=seq_id, context_len=len(ids))
+            return why
+
+        if reason is not None:
+            return refuse(reason)
+        try:
+            table = self._table(bucket, ids, seal)
+        except Exception:
+            refuse(RejectReason.LAYOUT_CONSTRAINTS)
+            raise
         if table is None:
-            reason = reason or RejectReason.LAYOUT_CONSTRAINTS
-            if not record_refusal:
-                return reason
-            self.counters.rejections_oversized += reason is RejectReason.OVERSIZED
-            self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
-            return reason
+            return refuse(RejectReason.LAYOUT_CONSTRAINTS)
         hashes = self._chain(bucket, ids)
         old = self._replace(bucket, ids, session)
         hits = old.hits if old is not None else 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import abc
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from mlxceld.prompt_cache.counters import Counters
 from mlxceld.prompt_cache.key import Bucket, session_matches
-from mlxceld.prompt_cache.radix import RadixIndex
+from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport
 from mlxceld.prompt_cache.trace import EventSink
@@ -38,8 +38,11 @@ class Ledger(abc.ABC, Generic[E]):
     """Entries by prefix and by use, within a budget of bytes, entries and idle time.
 
     Belongs to one thread. ``clock`` is monotonic, in seconds. ``min_prefix`` is the fewest tokens
-    worth storing or adopting. A store says what its entries hold, and which have to go.
+    worth storing or adopting. A store says what its entries hold, and which have to go; ``kind``
+    is what a request's log line calls what it adopted.
     """
+
+    kind: ClassVar[str]
 
     def __init__(
         self,
@@ -100,12 +103,17 @@ class Ledger(abc.ABC, Generic[E]):
         nbytes: int | None = None,
         donation: bool = True,
     ) -> None:
-        """Record that a donation (or an adoption) was declined."""
-        self.rejects.record(reason, seq_id=seq_id, context_len=context_len, donation=donation)
+        """Record that a donation (or an adoption) was declined, once a request and direction."""
+        if not self.rejects.record(
+            reason, seq_id=seq_id, context_len=context_len, donation=donation
+        ):
+            return
+        self.counters.rejections_oversized += reason is RejectReason.OVERSIZED
         self._emit(
             "reject",
             session=session,
             seq_id=seq_id,
+            matched_len=None if donation else context_len,
             context_len=context_len,
             reason=reason.value,
             nbytes=nbytes,
@@ -223,6 +231,7 @@ class Ledger(abc.ABC, Generic[E]):
         """Count a lookup that found an entry, and say so."""
         self.counters.hits += 1
         entry.hits += 1
+        self.rejects.outcomes.adopted(seq_id, self.kind)
         self._emit(
             "adopt",
             session=session,
@@ -246,6 +255,7 @@ class Ledger(abc.ABC, Generic[E]):
         self.counters.hits -= 1
         self.counters.misses += 1
         entry.hits -= 1
+        self.rejects.outcomes.adopted(seq_id, None)
         self.reject(
             reason,
             session=entry.session,
@@ -254,6 +264,30 @@ class Ledger(abc.ABC, Generic[E]):
             nbytes=nbytes,
             donation=False,
         )
+
+    def _decline_partial(
+        self,
+        bucket: Bucket,
+        session: str,
+        tokens: Sequence[int],
+        max_len: int,
+        *,
+        seq_id: int | None,
+    ) -> None:
+        """After a miss: record that an entry matched in part where only whole ones are adopted.
+
+        Fewer than ``min_prefix`` tokens in common are no match at all.
+        """
+        index = self._indexes.get(bucket)
+        found = index.longest(as_tokens(tokens)[:max_len]) if index is not None else None
+        if found is not None and found[0] >= self.min_prefix:
+            self.reject(
+                RejectReason.MODE_MISMATCH,
+                session=session,
+                seq_id=seq_id,
+                context_len=found[0],
+                donation=False,
+            )
 
     def _replace(self, bucket: Bucket, ids: array[int], session: str) -> E | None:
         """Drop the session's equal entry, if there is one, for a new one to take its place."""

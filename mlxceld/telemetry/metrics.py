@@ -150,6 +150,11 @@ def _collect_requests(snapshot: EngineSnapshot) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "mlxcel_preemptions", "Requests put back for want of memory.", value=snapshot.preemptions
     )
+    yield CounterMetricFamily(
+        "mlxcel_trace_events_dropped",
+        "Cache events that readers of the live trace were too slow for.",
+        value=snapshot.trace_events_dropped,
+    )
     for name, text in _HISTOGRAMS.items():
         yield _histogram(name, text, snapshot.histograms.get(name))
 
