@@ -90,7 +90,8 @@ async def _follow(
 
 
 async def _end_streams(app: web.Application) -> None:
-    for ended in list(app[_OPEN]):
+    streams: set[asyncio.Event] = app[_OPEN]
+    for ended in list(streams):
         ended.set()
 
 

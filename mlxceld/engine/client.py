@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.request import GenerationRequest
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.text import TextCodec
+    from mlxceld.prompt_cache.explain import ExplainReport
     from mlxceld.prompt_cache.reports import BudgetChange, FlushReport, ResizeReport, TraceEvent
     from mlxceld.prompt_cache.trace_feed import TraceFeed
     from mlxceld.telemetry.status import EngineSnapshot
@@ -43,6 +44,12 @@ class EngineClient(Protocol):
 
     def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
         """Change the live budgets between two steps, evicting down to them at once."""
+
+    def explain(self, tokens: Sequence[int], session: str, signature: str) -> Future[ExplainReport]:
+        """Foretell what a request would reuse, between two steps; counts and stores nothing.
+
+        ``session`` is the raw key, ``signature`` how the prompt was rendered.
+        """
 
     def set_trace(self, enabled: bool) -> None:
         """Switch the cache trace: its log lines, and what is fed to those who follow it."""

@@ -20,6 +20,8 @@ from mlxceld.engine.events import FailureKind
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
+from mlxceld.prompt_cache.explain import Explainer, ExplainReport, explain
+from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport, TraceEvent
 from mlxceld.prompt_cache.store import PrefixStore
@@ -232,6 +234,20 @@ class Engine:
             reuse.settle()
             self._publish(force=True)
             return report
+
+        return self.call(work)
+
+    def explain(self, tokens: Seq[int], session: str, signature: str) -> Future[ExplainReport]:
+        """Foretell what a request would reuse, between two steps; counts and stores nothing."""
+
+        def work() -> ExplainReport:
+            reuse, model = self._loaded_reuse(), self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            bucket = Bucket(model.status.id, signature)
+            if isinstance(reuse, Explainer):
+                return reuse.explain(bucket, session, tokens)
+            return explain(reuse.store, bucket, session, tokens)
 
         return self.call(work)
 

@@ -52,6 +52,15 @@ class BlockStore(Ledger[BlockEntry]):
         """What the blocks of all entries take, each counted once."""
         return len(self._holders) * self._pool.bytes_per_block
 
+    @property
+    def whole_entries(self) -> bool:
+        """See :class:`Ledger`."""
+        return not self._partial
+
+    def would_refuse(self, length: int) -> RejectReason | None:
+        """See :class:`Ledger`; what blocks a prompt needs is known before it is computed."""
+        return self._refusal(length)
+
     def chain_stats(self) -> ChainStats:
         """The block hashes of all entries, counted."""
         return ChainStats(self._hashes.total, len(self._hashes), len(self))
@@ -96,8 +105,7 @@ class BlockStore(Ledger[BlockEntry]):
         match = self.find(bucket, session, tokens, max_len)
         if match is None:
             self.counters.misses += 1
-            if not self._partial:
-                self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
+            self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
             return None
         self._pool.retain(match.blocks)
         self._touch(match.entry)
@@ -110,6 +118,11 @@ class BlockStore(Ledger[BlockEntry]):
             nbytes=len(match.blocks) * self._pool.bytes_per_block,
         )
         return match
+
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """See :class:`Ledger`."""
+        found = self.find(bucket, session, tokens, max_len)
+        return 0 if found is None else found.matched
 
     def adoption_failed(
         self, match: Match, reason: RejectReason, *, seq_id: int | None = None

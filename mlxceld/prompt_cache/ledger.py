@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from mlxceld.prompt_cache.counters import Counters
@@ -19,7 +19,7 @@ STORE_NAME = "kv"
 
 
 class StoredPrefix(Protocol):
-    """What the books need to know of an entry; ``last_used`` is a reading of the store's clock.
+    """What the books need to know of an entry; times are readings of the store's clock.
 
     ``hits`` counts its adoptions.
     """
@@ -27,8 +27,10 @@ class StoredPrefix(Protocol):
     bucket: Bucket
     session: str
     tokens: array[int]
+    created: float
     last_used: float
     hits: int
+    client: str | None
 
 
 E = TypeVar("E", bound=StoredPrefix)
@@ -43,6 +45,7 @@ class Ledger(abc.ABC, Generic[E]):
     """
 
     kind: ClassVar[str]
+    name: ClassVar[str] = STORE_NAME
 
     def __init__(
         self,
@@ -92,6 +95,45 @@ class Ledger(abc.ABC, Generic[E]):
     def entries(self) -> list[E]:
         """Every stored entry, the least recently used first."""
         return list(self._by_use.values())
+
+    def now(self) -> float:
+        """The store's clock, in seconds."""
+        return self._clock()
+
+    def nearest(self, tokens: Sequence[int]) -> Iterator[tuple[Bucket, int, E]]:
+        """For each bucket with a common beginning: how many tokens, and an entry that has them."""
+        ids = as_tokens(tokens)
+        for bucket, index in self._indexes.items():
+            found = index.longest(ids)
+            if found is not None:
+                yield bucket, *found
+
+    def bucket_size(self, bucket: Bucket) -> int:
+        """How many entries a bucket has."""
+        index = self._indexes.get(bucket)
+        return 0 if index is None else len(index)
+
+    @abc.abstractmethod
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """How many of ``tokens[:max_len]`` an adoption would give now; counted nowhere."""
+
+    def partial_refusal(
+        self, bucket: Bucket, tokens: Sequence[int], max_len: int
+    ) -> RejectReason | None:
+        """Why an adoption that finds nothing would be declined; None if it is a plain miss."""
+        deep = self._partial_length(bucket, tokens, max_len) if self.whole_entries else 0
+        return RejectReason.MODE_MISMATCH if self.enabled and deep else None
+
+    @property
+    def whole_entries(self) -> bool:
+        """Whether only an entry that is wholly contained in a request is adopted."""
+        return True
+
+    def would_refuse(self, length: int) -> RejectReason | None:
+        """Why a donation of so many tokens would be declined, as far as its length tells."""
+        if not self.enabled:
+            return RejectReason.DISABLED
+        return RejectReason.PREFIX_TOO_SHORT if length < self.min_prefix else None
 
     def reject(
         self,
@@ -274,20 +316,22 @@ class Ledger(abc.ABC, Generic[E]):
         *,
         seq_id: int | None,
     ) -> None:
-        """After a miss: record that an entry matched in part where only whole ones are adopted.
-
-        Fewer than ``min_prefix`` tokens in common are no match at all.
-        """
-        index = self._indexes.get(bucket)
-        found = index.longest(as_tokens(tokens)[:max_len]) if index is not None else None
-        if found is not None and found[0] >= self.min_prefix:
+        """After a miss: record that an entry matched in part where only whole ones are adopted."""
+        reason = self.partial_refusal(bucket, tokens, max_len)
+        if reason is not None:
             self.reject(
-                RejectReason.MODE_MISMATCH,
+                reason,
                 session=session,
                 seq_id=seq_id,
-                context_len=found[0],
+                context_len=self._partial_length(bucket, tokens, max_len),
                 donation=False,
             )
+
+    def _partial_length(self, bucket: Bucket, tokens: Sequence[int], max_len: int) -> int:
+        """Tokens in common with some entry; fewer than ``min_prefix`` are no match at all."""
+        index = self._indexes.get(bucket)
+        found = index.longest(as_tokens(tokens)[:max_len]) if index is not None else None
+        return 0 if found is None or found[0] < self.min_prefix else found[0]
 
     def _replace(self, bucket: Bucket, ids: array[int], session: str) -> E | None:
         """Drop the session's equal entry, if there is one, for a new one to take its place."""

@@ -141,6 +141,11 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         )
         return taken
 
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """See :class:`Ledger`."""
+        found = self.find(bucket, session, tokens, max_len)
+        return 0 if found is None else found.matched
+
     def adoption_failed(
         self, taken: Taken[P], reason: RejectReason, *, seq_id: int | None = None
     ) -> None:
