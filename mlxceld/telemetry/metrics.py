@@ -24,6 +24,7 @@ from mlxceld import __version__
 from mlxceld.telemetry.buckets import BUCKETS
 from mlxceld.telemetry.cache_metrics import collect_cache
 from mlxceld.telemetry.histogram import HistogramSnapshot
+from mlxceld.telemetry.logging import dropped_lines
 from mlxceld.telemetry.process_metrics import PortableProcessCollector
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
@@ -80,6 +81,11 @@ class _EngineCollector(Collector):
         yield from _collect_requests(snapshot)
         yield from _collect_engine(snapshot)
         yield from collect_cache(snapshot.cache)
+        yield CounterMetricFamily(
+            "mlxcel_log_lines_dropped",
+            "Log lines dropped because nobody read the log.",
+            value=dropped_lines(),
+        )
         yield GaugeMetricFamily(
             "mlxcel_config_last_reload_successful",
             "1 if the last reload of the settings went through, 0 if the old ones were kept.",
