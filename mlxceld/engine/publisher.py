@@ -147,6 +147,7 @@ class Publisher:
             running=core.running,
             steps=recorder.steps,
             tokens_generated=recorder.tokens_generated,
+            snapshot_tokens_reused=recorder.snapshot_tokens_reused,
             queue_rejections=queue_rejections,
             faults=recorder.faults,
             fault=self._fault_text,

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mlxceld.prompt_cache.key import session_hash
-from mlxceld.prompt_cache.outcomes import Outcomes
+from mlxceld.prompt_cache.outcomes import PREFIX_KINDS, Outcomes
 from mlxceld.telemetry.buckets import BUCKETS
 from mlxceld.telemetry.histogram import Histogram, HistogramSnapshot
 from mlxceld.telemetry.logging import REQUEST_LOGGER
@@ -33,6 +33,7 @@ class Recorder:
         self.prompt_tokens = 0
         self.prompt_tokens_computed = 0
         self.prompt_tokens_reused = 0
+        self.snapshot_tokens_reused = 0
         self.completion_tokens = 0
         self.longest_decode_step_seconds = 0.0
         self._decided = outcomes if outcomes is not None else Outcomes()
@@ -56,6 +57,8 @@ class Recorder:
             return
         self.prompt_tokens += reached
         self.prompt_tokens_reused += sequence.cached
+        if self._decided.entry_of(sequence.seq_id) not in (None, *PREFIX_KINDS):
+            self.snapshot_tokens_reused += sequence.cached
         self.prompt_tokens_computed += reached - sequence.cached
 
     def account_token(self, sequence: Sequence, now: float) -> None:

@@ -8,6 +8,10 @@ MOST_KEPT = 4096
 """Requests whose line never comes are forgotten beyond this many, the oldest first."""
 
 
+PREFIX_KINDS = frozenset({"blocks", "prefix"})
+"""Kinds of the KV store's entries; every other kind is a snapshot's."""
+
+
 @dataclass(slots=True)
 class CacheOutcome:
     """One request's dealings with the cache.
@@ -49,6 +53,11 @@ class Outcomes:
                 return False
             outcome.adopt_reject = reason
         return True
+
+    def entry_of(self, seq_id: int) -> str | None:
+        """The kind of what a request adopted, so far."""
+        found = self._kept.get(seq_id)
+        return None if found is None else found.entry
 
     def take(self, seq_id: int) -> CacheOutcome:
         """A request's outcome, which is forgotten here: its line is being written."""

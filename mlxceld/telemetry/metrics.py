@@ -80,7 +80,9 @@ class _EngineCollector(Collector):
         yield from _collect_identity(snapshot)
         yield from _collect_requests(snapshot)
         yield from _collect_engine(snapshot)
-        yield from collect_cache(snapshot.cache)
+        yield from collect_cache(
+            snapshot.cache, snapshot_tokens_reused=snapshot.snapshot_tokens_reused
+        )
         yield CounterMetricFamily(
             "mlxcel_log_lines_dropped",
             "Log lines dropped because nobody read the log.",

@@ -95,7 +95,8 @@ class EngineSnapshot:
     forward passes, ``faults`` engine faults since the start. ``fault`` says why requests are not
     to be sent: several faults came in a row, and no request has ended well since. ``histograms``
     and ``outcomes`` are keyed by the metric's name without prefix, and by (endpoint, outcome),
-    ``newest_rejects`` by the reason. ``trace_events_dropped`` counts what readers of the live trace
+    ``newest_rejects`` by the reason. ``snapshot_tokens_reused`` is the part of the prompt tokens
+    reused that came from snapshots; ``trace_events_dropped`` counts what readers of the live trace
     were too slow for.
     """
 
@@ -108,6 +109,7 @@ class EngineSnapshot:
     running: int = 0
     steps: int = 0
     tokens_generated: int = 0
+    snapshot_tokens_reused: int = 0
     preemptions: int = 0
     queue_rejections: int = 0
     faults: int = 0
