@@ -133,13 +133,15 @@ def _surroundings(codec: TextCodec, tokens: Sequence[int], at: int) -> dict[str,
 def _other_rendering(
     codec: TextCodec, prompt: PromptBody, report: ExplainReport
 ) -> Rendering | None:
-    """The other way of rendering that stored most of this prompt, if it has more than its own."""
-    known: Mapping[str, int] = {o.signature: o.matched_tokens for o in report.other_renderings}
-    for differs, signature in prompt.variants(codec):
+    """Another way of rendering of which more of this prompt is stored than of its own."""
+    own = report.entry.matched_tokens if report.entry is not None else 0
+    known: Mapping[str, int] = {
+        other.signature: other.matched_tokens
+        for other in report.other_renderings
+        if other.matched_tokens > own
+    }
+    for differs, signature in prompt.variants(codec) if known else ():
         if signature in known:
             return Rendering(known[signature], differs)
-    own = report.entry.matched_tokens if report.entry is not None else 0
-    best = report.other_renderings[0] if report.other_renderings else None
-    if best is None or best.matched_tokens < report.min_prefix or best.matched_tokens <= own:
-        return None
-    return Rendering(best.matched_tokens, "unknown")
+    most = max(known.values(), default=0)
+    return Rendering(most, "unknown") if most >= report.min_prefix else None
