@@ -96,6 +96,15 @@ def advise(
                 " only whole entries are adopted here: use kv_backend paged with apc.enabled",
             )
         )
+    if report.reason is RejectReason.BLOCK_BOUNDARY_FLOOR:
+        found.append(
+            Advice(
+                "block_boundary_floor",
+                "there is no room now to copy the part of a block that matches, and the whole"
+                f" blocks before it have fewer than {report.min_prefix} tokens: raise"
+                " kv_cache_budget, or send fewer requests at once",
+            )
+        )
     if divergence is not None and report.entry is not None:
         found += _about_divergence(divergence)
     if not found and report.outcome is ExplainOutcome.MISS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 
 from aiohttp import web
 
@@ -19,7 +19,16 @@ KEEP_ALIVE_SECONDS = 15.0
 
 _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 
-_OPEN: web.AppKey[set[asyncio.Event]] = web.AppKey("trace_streams", set)
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One open stream: ``news`` wakes it, ``over`` ends it."""
+
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    over: bool = False
+
+
+_OPEN: web.AppKey[set[_Stream]] = web.AppKey("trace_streams", set)
 
 
 def register(app: web.Application, prefix: str) -> None:
@@ -38,61 +47,49 @@ async def get_trace_stream(request: web.Request) -> web.StreamResponse:
     count = tail_length(request, default=0)
     engine = request.app[CONTEXT].engine
     loop = asyncio.get_running_loop()
-    news = asyncio.Event()
+    stream = _Stream()
 
     def wake() -> None:
         # The loop may have ended by the time that the engine's thread has something to tell.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(news.set)
+            loop.call_soon_threadsafe(stream.news.set)
 
     response = web.StreamResponse(headers={**_HEADERS, "X-Request-Id": request[REQUEST_ID]})
     feed = engine.follow_trace(wake)
-    ended = asyncio.Event()
-    request.app[_OPEN].add(ended)
+    request.app[_OPEN].add(stream)
     try:
         backlog = engine.trace_tail(count)
         opening: list[Item] = [*backlog, Switched(engine.snapshot.trace_enabled)]
         await response.prepare(request)
         await response.write("".join(map(_event, opening)).encode())
-        await _follow(response, feed, news, ended, backlog)
+        await _follow(response, feed, stream, backlog)
     except ConnectionError:
         pass
     finally:
         feed.close()
-        request.app[_OPEN].discard(ended)
+        request.app[_OPEN].discard(stream)
     return response
 
 
 async def _follow(
-    response: web.StreamResponse,
-    feed: TraceFeed,
-    news: asyncio.Event,
-    ended: asyncio.Event,
-    backlog: list[TraceEvent],
+    response: web.StreamResponse, feed: TraceFeed, stream: _Stream, backlog: list[TraceEvent]
 ) -> None:
     shown = set(map(id, backlog))
-    stopping = asyncio.create_task(ended.wait())
-    try:
-        while not ended.is_set():
-            waiting = asyncio.create_task(news.wait())
-            await asyncio.wait(
-                {waiting, stopping},
-                timeout=KEEP_ALIVE_SECONDS,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            waiting.cancel()
-            news.clear()
-            # What happened between subscribing and reading the tail is in both.
-            items = [item for item in feed.take() if id(item) not in shown]
-            await response.write("".join(map(_event, items)).encode() or b": waiting\n\n")
-    finally:
-        stopping.cancel()
+    while not stream.over:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                await stream.news.wait()
+        stream.news.clear()
+        # What happened between subscribing and reading the tail is in both.
+        items = [item for item in feed.take() if id(item) not in shown]
+        await response.write("".join(map(_event, items)).encode() or b": waiting\n\n")
 
 
 async def _end_streams(app: web.Application) -> None:
-    streams: set[asyncio.Event] = app[_OPEN]
-    for ended in list(streams):
-        ended.set()
+    streams: set[_Stream] = app[_OPEN]
+    for stream in streams:
+        stream.over = True
+        stream.news.set()
 
 
 def _event(item: Item) -> str:

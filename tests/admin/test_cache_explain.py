@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from mlxceld.admin.app import PREFIX
-from mlxceld.prompt_cache.key import session_hash
+from mlxceld.engine.paged_reuse import PagedReuse
+from mlxceld.prompt_cache.explain import ExplainOutcome, ExplainReport
+from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.rejects import RejectReason
 from stack_harness import Stack, cached, open_stack
 from tiny_models import TinyModels
 
@@ -127,6 +130,37 @@ async def test_a_partial_match_where_whole_entries_are_needed(
         assert part["entry"]["matched_tokens"] == 40
         assert _codes(part) == ["mode_mismatch", "diverges"]
         assert answer["usage"]["prompt_tokens"] == 50
+
+
+async def test_a_prompt_that_is_larger_than_the_store(
+    tiny_models: TinyModels, tmp_path: Path
+) -> None:
+    flags = {"prompt_cache.capacity_bytes": 10_000}
+    async with open_stack(tiny_models.folder("llama"), tmp_path, **flags) as stack:
+        told = await _foretold(stack, {"prompt": "a" * 100})
+        assert (told["outcome"], told["donation_reason"]) == ("miss", "oversized")
+        assert _codes(told) == ["oversized"]
+
+
+async def test_a_way_of_reuse_may_explain_itself(
+    tiny_models: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explain(self: PagedReuse, bucket: Bucket, session: str, tokens: list[int]) -> ExplainReport:
+        return ExplainReport(
+            ExplainOutcome.REJECT,
+            store="kv",
+            kind="blocks",
+            prompt_tokens=len(tokens),
+            reused_tokens=0,
+            min_prefix=32,
+            reason=RejectReason.BLOCK_BOUNDARY_FLOOR,
+        )
+
+    monkeypatch.setattr(PagedReuse, "explain", explain, raising=False)
+    async with open_stack(tiny_models.folder("llama"), tmp_path) as stack:
+        told = await stack.order("POST", "cache/explain", {"prompt": "a" * 40})
+        assert (told["outcome"], told["reason"]) == ("reject", "block_boundary_floor")
+        assert _codes(told) == ["block_boundary_floor"]
 
 
 async def test_a_disabled_store(tiny_models: TinyModels, tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ async def test_sums_hold_in_every_scrape_under_load(
                 if number % 90 == 89:
                     entries = 1 if number % 180 == 89 else 12
                     await stack.order("PATCH", "cache/budget", {"max_entries": entries})
+                if number % 25 == 24:
+                    await stack.order("PUT", "trace", {"enabled": number % 2 == 0})
                 await _one(stack, number, rng)
                 if number % (REQUESTS // SCRAPES) == 0:
                     due.release()
