@@ -21,6 +21,7 @@ from mlxceld.api.app import create_app
 from mlxceld.config import ResolvedSettings, Settings, Source
 from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
+from mlxceld.process.detach import LOG_NAME
 from mlxceld.process.exhaustion import ExhaustionHandler
 from mlxceld.process.listener import BACKLOG
 from mlxceld.process.notify import Notifier
@@ -64,7 +65,9 @@ def run(
     """
     report = report or ForegroundReport()
     settings = resolved.settings
-    log_setup.configure(settings.log.level, settings.log.format)
+    log_setup.configure(
+        settings.log.level, settings.log.format, log_file=settings.state_dir / LOG_NAME
+    )
     for line in resolved.notes:
         log.info("%s", line)
     for line in resolved.warnings:
@@ -72,6 +75,7 @@ def run(
     try:
         resources = acquire(settings)
     except StartupError as error:
+        log_setup.flush()
         report.failed(str(error), error.exit_code)
         return error.exit_code
     try:
@@ -230,6 +234,7 @@ class Daemon:
                 return None
             elif state is EngineState.FAILED:
                 self._notifier.status(detail)
+                log_setup.flush()
                 self._report.failed(detail, 1)
                 return 1
 

@@ -13,6 +13,7 @@ import click
 from mlxctl.commands.cache import cache
 from mlxctl.commands.config import config
 from mlxctl.commands.daemon import drain, status, wait
+from mlxctl.commands.explain import explain
 from mlxctl.commands.requests import requests
 from mlxctl.commands.service import service
 from mlxctl.commands.trace import trace
@@ -41,6 +42,7 @@ def cli() -> None:
     """
 
 
+cache.add_command(explain)
 for _command in (status, wait, drain, requests, cache, trace, config, service):
     cli.add_command(_command)
 

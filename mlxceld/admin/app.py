@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mlxceld.admin import cache, config, status, trace
+from mlxceld.admin import cache, config, explain, status, trace, trace_stream
 from mlxceld.admin.body import BODY_LIMIT
 from mlxceld.admin.context import CONTEXT, AdminContext
 from mlxceld.admin.middleware import errors, request_ids
@@ -66,4 +66,6 @@ def create_admin_app(
             web.get(f"{PREFIX}/config", config.get_config),
         ]
     )
+    trace_stream.register(app, PREFIX)
+    explain.register(app, PREFIX)
     return app

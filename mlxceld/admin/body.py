@@ -68,6 +68,10 @@ class Body:
             self._refuse(name, value, "a string that is not empty")
         return value
 
+    def value(self, name: str) -> Any:
+        """Whatever was sent, for the caller to check."""
+        return self._values.get(name)
+
     def choice(self, name: str, choices: Collection[str]) -> str | None:
         """One of a few strings."""
         value = self._values.get(name)

@@ -16,17 +16,23 @@ from mlxceld.prompt_cache.trace import RING_EVENTS
 async def get_trace(request: web.Request) -> web.Response:
     """Whether the trace is logged, and the last ``n`` events (20), oldest first."""
     engine = request.app[CONTEXT].engine
-    text = request.query.get("n", "20")
+    count = tail_length(request, default=20)
+    return web.json_response(
+        {
+            "enabled": engine.snapshot.trace_enabled,
+            "events": [asdict(event) for event in engine.trace_tail(count)],
+        }
+    )
+
+
+def tail_length(request: web.Request, *, default: int) -> int:
+    """How many of the last events a query asks for; raises AdminError."""
+    text = request.query.get("n", str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= RING_EVENTS):
         raise AdminError(
             400, f"n is {text!r}, expected a whole number from 0 to {RING_EVENTS}", field="n"
         )
-    return web.json_response(
-        {
-            "enabled": engine.snapshot.trace_enabled,
-            "events": [asdict(event) for event in engine.trace_tail(int(text))],
-        }
-    )
+    return int(text)
 
 
 @mutation("trace.set", "trace")

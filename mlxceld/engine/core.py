@@ -110,6 +110,11 @@ class EngineCore:
         return bool(self._in_flight or self._ended)
 
     @property
+    def all_stored(self) -> bool:
+        """Whether everything that ended has been offered to the prompt cache."""
+        return not self._ended
+
+    @property
     def longest_chunk_seconds(self) -> float:
         """The longest prefill chunk that ran while a stream was running."""
         return self._chunks.longest_seconds

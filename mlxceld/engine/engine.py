@@ -21,6 +21,8 @@ from mlxceld.engine.events import FailureKind
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
+from mlxceld.prompt_cache.explain import Explainer, ExplainReport, explain
+from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import (
     Budget,
@@ -32,6 +34,7 @@ from mlxceld.prompt_cache.reports import (
 )
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
+from mlxceld.prompt_cache.trace_feed import TraceFeed
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
 if TYPE_CHECKING:
@@ -283,10 +286,28 @@ class Engine:
 
         return self.call(work)
 
+    def explain(self, tokens: Seq[int], session: str, signature: str) -> Future[ExplainReport]:
+        """Foretell what a request would reuse, between two steps; counts and stores nothing."""
+
+        def work() -> ExplainReport:
+            reuse, model = self._loaded_reuse(), self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            bucket = Bucket(model.status.id, signature)
+            if isinstance(reuse, Explainer):
+                return reuse.explain(bucket, session, tokens)
+            return explain(reuse.store, bucket, session, tokens)
+
+        return self.call(work)
+
     def set_trace(self, enabled: bool) -> None:
-        """Switch the cache trace's log lines."""
-        self._trace.enabled = enabled
-        self._publisher.trace_switched(enabled)
+        """Switch the cache trace: its log lines, and what is fed to those who follow it."""
+        self._trace.switch(enabled)
+        self._publisher.trace_switched()
+
+    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
+        """A feed of what is traced from now on; ``wake`` is called, on any thread, at news."""
+        return self._trace.follow(wake)
 
     def trace_tail(self, n: int) -> list[TraceEvent]:
         """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""
@@ -384,6 +405,7 @@ class Engine:
                     self._check(core)
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
+        self._publisher.recorder.write_lines()
 
     def _step(self, core: EngineCore) -> None:
         started, faults = self._clock(), self._publisher.faults_in_a_row
@@ -398,6 +420,8 @@ class Engine:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
+        if core.all_stored:
+            self._publisher.recorder.write_lines()
 
     def _check(self, core: EngineCore) -> None:
         """Recount what is stored, once after work: what does not add up is an engine fault."""

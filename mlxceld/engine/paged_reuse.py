@@ -233,9 +233,7 @@ class PagedReuse:
     def donate(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         tokens = sequence.fed_tokens()
-        if not tokens:
-            return
-        if sequence.row is None and self.wants(sequence):
+        if not tokens or (sequence.row is None and self.wants(sequence)):
             reject_without_row(self.store, sequence)
             return
         self._insert(sequence, sequence.row or [], tokens)

@@ -23,6 +23,7 @@ from mlxceld.kv import paged_rows, snapshots
 from mlxceld.kv.memory import release_freed
 from mlxceld.kv.snapshots import RowState
 from mlxceld.models.boundaries import Boundary
+from mlxceld.prompt_cache.explain import ExplainReport, explain
 from mlxceld.prompt_cache.rejects import RejectReason
 from mlxceld.prompt_cache.snapshot_entry import Origin
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mlxceld.kv.shared_prefix import SharedPrefix
     from mlxceld.kv.slabs import KeysAndValues
     from mlxceld.prompt_cache.block_entry import ChainStats
+    from mlxceld.prompt_cache.key import Bucket
     from mlxceld.prompt_cache.snapshot_entry import SnapshotEntry
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
     from mlxceld.prompt_cache.store import PrefixStore
@@ -127,7 +129,10 @@ class SnapshotReuse:
             if first_time:
                 sequence.cached = 0
             self.snapshots.adoption_failed(
-                entry, RejectReason.LAYOUT_CONSTRAINTS, seq_id=sequence.seq_id
+                entry,
+                RejectReason.LAYOUT_CONSTRAINTS,
+                seq_id=sequence.seq_id,
+                counted=first_time,
             )
             return
         if self._pool is not None:
@@ -228,6 +233,7 @@ class SnapshotReuse:
         row, sequence.row = sequence.row, None
         tokens = sequence.fed_tokens()
         if not tokens:
+            reject_without_row(self.snapshots, sequence)
             return
         if not worth_keeping(self.snapshots, sequence):
             short = self.snapshots.enabled
@@ -243,6 +249,10 @@ class SnapshotReuse:
                 reject_without_row(self.snapshots, sequence)
                 return
             self._insert(sequence, row, tokens, Origin.COMPLETION)
+
+    def explain(self, bucket: Bucket, session: str, tokens: Seq[int]) -> ExplainReport:
+        """See :class:`~mlxceld.prompt_cache.explain.Explainer`."""
+        return explain(self.snapshots, bucket, session, tokens)
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

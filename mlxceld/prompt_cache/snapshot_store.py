@@ -31,7 +31,8 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
     layers and is None where a model has none; a block that several snapshots hold counts once.
     """
 
-    store_name = "snapshots"
+    kind = "snapshot"
+    name = "snapshots"
 
     def __init__(
         self,
@@ -124,6 +125,10 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         entry = self.find(bucket, session, tokens, max_len)
         if entry is None:
             self.counters.misses += counted
+            if counted:
+                self._decline_partial(
+                    bucket, session or _NO_SESSION, tokens, max_len, seq_id=seq_id
+                )
             return None
         self._retain(entry.table)
         for head in self._ancestors(bucket, entry.tokens, _NO_SESSION, (Origin.HEAD,)):
@@ -141,14 +146,26 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         )
         return entry
 
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """See :class:`Ledger`."""
+        entry = self.find(bucket, session, tokens, max_len)
+        return 0 if entry is None else len(entry.tokens)
+
     def adoption_failed(
-        self, entry: SnapshotEntry[P], reason: RejectReason, *, seq_id: int | None = None
+        self,
+        entry: SnapshotEntry[P],
+        reason: RejectReason,
+        *,
+        seq_id: int | None = None,
+        counted: bool = True,
     ) -> None:
         """The caller could not use what it adopted: the lookup was a miss, for ``reason``.
 
-        Its references are released here.
+        Its references are released here; nothing else happens where the lookup was not counted.
         """
         self._release(entry.table)
+        if not counted:
+            return
         self._unhit(entry, reason, seq_id=seq_id, matched=len(entry.tokens))
 
     def handed_over(
@@ -164,7 +181,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             matched_len=matched,
             context_len=context_len,
             nbytes=nbytes,
-            store=self.store_name,
+            store=self.name,
         )
 
     def insert(
@@ -189,8 +206,6 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         ids = array(TYPE_CODE, tokens)
         reason = self._refusal(len(ids), state_bytes)
         if reason is not None:
-            if reason is RejectReason.OVERSIZED:
-                self.counters.rejections_oversized += 1
             self.reject(
                 reason,
                 session=session,
@@ -316,7 +331,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
                 matched_len=len(entry.tokens),
                 context_len=len(ids),
                 nbytes=freed,
-                store=self.store_name,
+                store=self.name,
             )
 
     def _held(self, bucket: Bucket, ids: array[int]) -> tuple[int, ...]:

@@ -24,6 +24,8 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
     when it leaves, so that the order of use is also that of donation.
     """
 
+    kind = "prefix"
+
     def __init__(
         self,
         budget: Budget,
@@ -64,8 +66,6 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
             raise ValueError(f"nbytes is {nbytes}, and a size cannot be negative")
         reason = self._refusal(len(tokens), nbytes)
         if reason is not None:
-            if reason is RejectReason.OVERSIZED:
-                self.counters.rejections_oversized += 1
             self.reject(
                 reason, session=session, seq_id=seq_id, context_len=len(tokens), nbytes=nbytes
             )
@@ -126,6 +126,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         taken = self.find(bucket, session, tokens, max_len)
         if taken is None:
             self.counters.misses += 1
+            self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
             return None
         self._drop(taken.entry)
         self.counters.consumed += 1
@@ -139,6 +140,11 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
             nbytes=taken.entry.nbytes,
         )
         return taken
+
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """See :class:`Ledger`."""
+        found = self.find(bucket, session, tokens, max_len)
+        return 0 if found is None else found.matched
 
     def adoption_failed(
         self, taken: Taken[P], reason: RejectReason, *, seq_id: int | None = None

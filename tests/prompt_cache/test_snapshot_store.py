@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mlxceld.kv.blocks import BlockAllocator
+from mlxceld.prompt_cache.explain import explain
 from mlxceld.prompt_cache.key import Bucket, session_hash
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
@@ -85,7 +86,7 @@ class Bench:
     ) -> RejectReason | None:
         self.now += 1
         return self.store.insert(
-            bucket, session, tokens, origin, f"{tokens}", nbytes, self.seal, seq_id=7
+            bucket, session, tokens, origin, f"{tokens}", nbytes, self.seal, seq_id=int(self.now)
         )
 
     def get(self, tokens: list[int], session: str = "s", bucket: Bucket = BUCKET) -> str | None:
@@ -392,7 +393,7 @@ def test_events_and_numbers(bench: Bench) -> None:
         "apc_event=adopt",
     ]
     assert events[2] == (
-        f"apc_event=supersede seq_id=7 session={session_hash('s')}"
+        f"apc_event=supersede seq_id=3 session={session_hash('s')}"
         " matched_len=3 context_len=4 bytes=10 store=snapshots"
     )
     stats = fill_snapshots(CacheStats(cache_bytes_total=5), bench.store)
@@ -401,6 +402,23 @@ def test_events_and_numbers(bench: Bench) -> None:
     assert (stats.snapshot_inserts, stats.snapshot_supersedes) == (3, 1)
     assert (stats.snapshot_lookups, stats.snapshot_hit_rate) == (2, 0.5)
     assert stats.cache_bytes_total == 25
+
+
+def test_a_request_is_explained_by_what_it_would_adopt(bench: Bench) -> None:
+    bench.put([1, 2], origin=Origin.HEAD, session="other")
+    bench.put([1, 2, 3, 4])
+    before = (bench.counters.lookups, bench.counters.hits)
+    told = explain(bench.store, BUCKET, "s", [1, 2, 3, 9])
+    assert (told.outcome, told.store, told.kind) == ("hit", "snapshots", "snapshot")
+    assert (told.reused_tokens, told.diverges_at) == (2, 3)
+    assert told.entry is not None
+    assert (told.entry.tokens, told.entry.matched_tokens) == (4, 3)
+    told = explain(bench.store, BUCKET, "s", [1, 9])
+    assert (told.outcome, told.reason) == ("reject", RejectReason.MODE_MISMATCH)
+    assert (bench.counters.lookups, bench.counters.hits) == before
+    # As the adoption itself then records it.
+    assert bench.get([1, 9]) is None
+    assert bench.rejects.counts[RejectReason.MODE_MISMATCH] == 1
 
 
 def test_a_store_that_is_switched_off_stays_off(bench: Bench) -> None:
