@@ -216,6 +216,8 @@ class Prefetcher:
         self._reuse.release(sequence)
         sequence.row = None
         self._reuse.set_aside(0)
+        # No request's log line will ask for it.
+        self._reuse.store.rejects.outcomes.take(sequence.seq_id)
 
     def _drop(self, which: Callable[[NextTurn], bool]) -> None:
         if self._running is not None and which(self._running[0]):

@@ -68,7 +68,7 @@ async def test_the_next_turn_computes_only_what_is_new(
     first = random_prompt(1, 70)
     marks = (Boundary(66, "boundary"),)
     await warm.alone(first, boundaries=marks, **ASK)
-    before = counts(warm)
+    before, decided = counts(warm), len(warm.reuse.store.rejects.outcomes)
     ahead = prefetcher(warm)
     history = [*first[:66], *random_prompt(2, 50)]
     ahead.offer(turn(history))
@@ -77,6 +77,7 @@ async def test_the_next_turn_computes_only_what_is_new(
     if backend == "paged":
         assert ahead.counters.tokens == 50
     assert (ahead.counters.run, ahead.counters.skipped) == (1, 0)
+    assert len(warm.reuse.store.rejects.outcomes) == decided
     asked = [*history, *random_prompt(3, 9)]
     request_id = warm.submit(asked, boundaries=(Boundary(120, "boundary"),), **ASK)
     await warm.run()
