@@ -139,6 +139,8 @@ class EngineCore:
                     self._settle()
                 self._prefill()
             elif len(self._batch):
+                if self._batch.waits_for_tokens:
+                    self._settle()
                 before, self._pending = self._pending, self._launch()
                 if before is not None:
                     self._take(before)
@@ -203,7 +205,9 @@ class EngineCore:
         sequence.sampler = RowSampler(
             request.sampling, sequence.seed, self._model.status.vocab_size
         )
-        sequence.output = TokenOutput(self._model.text, sequence.prompt, request.sampling.stop)
+        sequence.output = TokenOutput(
+            self._model.text, sequence.prompt, request.sampling.stop, sequence.request.shown_tokens
+        )
         self._place(sequence)
 
     def _place(self, sequence: Sequence) -> None:
@@ -331,6 +335,8 @@ class EngineCore:
         if output is None:
             raise RuntimeError("a row decodes without an output")
         row.generated.append(token)
+        if row.request.constraint is not None:
+            row.request.constraint.accept(token)
         self._recorder.account_token(row, now)
         if token in codec.eos_ids and not params.ignore_eos:
             row.ended_by_eos = True

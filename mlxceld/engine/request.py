@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Protocol
 
 from mlxceld.models.boundaries import Boundary
 
@@ -39,6 +40,16 @@ class SamplingParams:
     logprobs: int | None = None
 
 
+class Constraint(Protocol):
+    """What may come next in one sequence; its engine asks before and tells after every token."""
+
+    def mask(self) -> bytes:
+        """A bit for each token, lowest bit of the first byte first: 1 where it may come next."""
+
+    def accept(self, token: int) -> None:
+        """Take the token that came; raises ValueError for one that may not."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence to generate.
@@ -47,6 +58,8 @@ class GenerationRequest:
     ``template_signature`` names how the prompt was rendered: only requests of one signature share
     cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
     ``boundaries`` are the prefixes of ``tokens`` that later prompts begin with, shortest first.
+    ``constraint`` decides which tokens may come, and belongs to this sequence alone.
+    ``shown_tokens`` are special tokens whose names are to be part of the text.
     """
 
     id: str
@@ -59,3 +72,5 @@ class GenerationRequest:
     stream: bool = False
     timeout: float = 0.0
     boundaries: tuple[Boundary, ...] = ()
+    constraint: Constraint | None = None
+    shown_tokens: frozenset[int] = frozenset()

@@ -54,12 +54,6 @@ def _by_type(tags: dict[type, str]) -> Callable[[object], str | None]:
     return lambda value: tags.get(type(value))
 
 
-def _only_text(value: str) -> str:
-    if value != "text":
-        raise _expected("'text': no other format is supported")
-    return value
-
-
 def _prompt_kind(value: object) -> str | None:
     if isinstance(value, str):
         return "~text"
@@ -223,10 +217,19 @@ ToolChoice = Annotated[
 ]
 
 
+class JsonSchemaFormat(RequestModel):
+    """A named JSON schema."""
+
+    name: str | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
 class ResponseFormat(RequestModel):
     """The form of the answer."""
 
-    type: Annotated[str, AfterValidator(_only_text)]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
 
 
 class ChatRequest(GenerationFields):

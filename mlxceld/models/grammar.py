@@ -1,0 +1,104 @@
+"""Answers that have to fit a JSON schema, token by token, with llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+_SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As JSON writers do it. Free spacing would let a model write blanks for ever."""
+
+
+class GrammarError(ValueError):
+    """A schema that cannot be enforced; the text says which part of it."""
+
+
+class JsonConstraint:
+    """Which tokens may come next in one sequence. Not thread-safe; no MLX.
+
+    Until the tokens ``opens`` have come (the end of the model's reasoning) anything but an end of
+    the answer may come; with none the schema holds from the first token on.
+    """
+
+    def __init__(
+        self, matcher: Any, vocab_size: int, eos_ids: Collection[int], opens: Sequence[int] = ()
+    ) -> None:
+        self._matcher = matcher
+        self._opens = tuple(opens)
+        self._recent: list[int] = []
+        self._active = not self._opens
+        self._not_ends = b""
+        if self._opens:
+            bits = bytearray(b"\xff" * ((vocab_size + 7) // 8))
+            for token in eos_ids:
+                if token < vocab_size:
+                    bits[token // 8] &= ~(1 << token % 8) & 0xFF
+            self._not_ends = bytes(bits)
+
+    def mask(self) -> bytes:
+        """A bit for each token, lowest bit of the first byte first: 1 where it may come next."""
+        if not self._active:
+            return self._not_ends
+        mask: bytes = self._matcher.compute_bitmask()
+        return mask
+
+    def accept(self, token: int) -> None:
+        """Take the token that came; raises ValueError for one that may not."""
+        if self._active:
+            if not self._matcher.consume_token(token) and not self._matcher.is_stopped():
+                raise ValueError(f"token {token} does not fit the grammar")
+            return
+        self._recent = [*self._recent, token][-len(self._opens) :]
+        self._active = tuple(self._recent) == self._opens
+
+
+class JsonGrammar:
+    """A schema made ready; each sequence gets a constraint of its own."""
+
+    def __init__(self, matcher: Any, vocab_size: int, eos_ids: Collection[int]) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+
+    def constraint(self, opens: Sequence[int] = ()) -> JsonConstraint:
+        """A fresh constraint that holds once the tokens ``opens`` have come."""
+        return JsonConstraint(self._matcher.deep_copy(), self._vocab_size, self._eos_ids, opens)
+
+
+class GrammarCompiler:
+    """Compiles schemas for one tokenizer. Not thread-safe: its owner holds the lock."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Collection[int]) -> None:
+        """``tokenizer`` is a fast one of transformers; raises GrammarError for any other."""
+        import llguidance.hf
+
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+        try:
+            self._tokenizer = llguidance.hf.from_tokenizer(
+                tokenizer, n_vocab=vocab_size, eos_token=sorted(eos_ids)
+            )
+        except Exception as error:
+            raise GrammarError(
+                f"structured output is not possible with this model's tokenizer: {error}"
+            ) from error
+
+    def compile(self, schema: Mapping[str, Any]) -> JsonGrammar:
+        """Make a JSON schema ready; raises GrammarError, with the reason, if it cannot be."""
+        import llguidance
+
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(
+                json.dumps(schema), overrides=_SPACING
+            )
+            matcher = llguidance.LLMatcher(self._tokenizer, grammar)
+        except Exception as error:
+            raise GrammarError(_one_line(str(error))) from error
+        if matcher.is_error():
+            raise GrammarError(_one_line(matcher.get_error()))
+        return JsonGrammar(matcher, self._vocab_size, self._eos_ids)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500] or "the schema cannot be enforced"
