@@ -71,7 +71,9 @@ def call(name: str = "get_weather", arguments: Any = PARIS, number: int = 1) -> 
     return Call(f"call_{number}", name, json.dumps(arguments, ensure_ascii=False))
 
 
-HERMES_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_call>'
+HERMES_CALL = (
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_call>'
+)
 QWEN_CODER = (
     "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
     "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
@@ -206,8 +208,10 @@ def test_gpt_oss_channels() -> None:
         assert answer.reasoning == "They ask for the weather."
         assert answer.text == "Let me look."
         assert answer.calls == [call()]
-    for pieces in cuts("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
-                       "<|channel|>final<|message|>It rains.<|return|>"):
+    for pieces in cuts(
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+        "<|channel|>final<|message|>It rains.<|return|>"
+    ):
         answer = read(reading, pieces)
         assert (answer.reasoning, answer.text, answer.calls) == ("Hm.", "It rains.", [])
 
