@@ -14,7 +14,7 @@ from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
 from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
-from mlxceld.engine.request import GenerationRequest, SamplingParams
+from mlxceld.engine.request import Constraint, GenerationRequest, SamplingParams
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.setup import make_reuse
 from mlxceld.engine.stream import EventStream
@@ -128,7 +128,13 @@ class CoreHarness:
         self.results: dict[str, Result] = {}
 
     def submit(
-        self, prompt: list[int] | str, *, session: str = "s", timeout: float = 0.0, **sampling: Any
+        self,
+        prompt: list[int] | str,
+        *,
+        session: str = "s",
+        timeout: float = 0.0,
+        constraint: Constraint | None = None,
+        **sampling: Any,
     ) -> str:
         """Queue a request; greedy unless told otherwise. Returns its id."""
         tokens = (
@@ -139,7 +145,13 @@ class CoreHarness:
         params = replace(SamplingParams(temperature=0.0, max_tokens=8), **sampling)
         request_id = f"r{self._next}"
         request = GenerationRequest(
-            request_id, tokens, params, session=session, stream=True, timeout=timeout
+            request_id,
+            tokens,
+            params,
+            session=session,
+            stream=True,
+            timeout=timeout,
+            constraint=constraint,
         )
         stream = EventStream(request_id, lambda _: True)
         room = self.model.status.context_length - len(tokens)

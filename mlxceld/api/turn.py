@@ -20,7 +20,7 @@ from mlxceld.models.errors import ChatTemplateError
 from mlxceld.models.grammar import GrammarError, JsonGrammar
 from mlxceld.models.text import RenderedPrompt, TextCodec
 
-log = logging.getLogger(__name__)
+trace_log = logging.getLogger("mlxceld.apc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ async def prepare(context: ApiContext, turn: Turn) -> Prepared:
         if dropped is not None:
             turn = replace(turn, messages=messages)
             if context.engine.snapshot.trace_enabled:
-                log.info("apc_event=volatile_head line=%s dropped=true", dropped)
+                trace_log.info("apc_event=volatile_head line=%s dropped=true", dropped)
     keeps_snapshots = context.keeps_snapshots
 
     def work() -> Prepared:

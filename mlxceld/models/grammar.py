@@ -46,7 +46,7 @@ class JsonConstraint:
     def accept(self, token: int) -> None:
         """Take the token that came; raises ValueError for one that may not."""
         if self._active:
-            if not self._matcher.consume_token(token) and not self._matcher.is_stopped():
+            if not self._matcher.consume_token(token) and self._matcher.is_error():
                 raise ValueError(f"token {token} does not fit the grammar")
             return
         self._recent = [*self._recent, token][-len(self._opens) :]
@@ -92,7 +92,7 @@ class GrammarCompiler:
             grammar = llguidance.LLMatcher.grammar_from_json_schema(
                 json.dumps(schema), overrides=_SPACING
             )
-            matcher = llguidance.LLMatcher(self._tokenizer, grammar)
+            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         except Exception as error:
             raise GrammarError(_one_line(str(error))) from error
         if matcher.is_error():
