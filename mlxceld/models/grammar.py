@@ -6,6 +6,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from mlxceld.models.lru import Lru
+
+_KEPT = 32
+"""Compiled schemas that are kept: agents send the same tools with every request."""
+
 _SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As JSON writers do it. Free spacing would let a model write blanks for ever."""
 
@@ -75,6 +80,7 @@ class GrammarCompiler:
 
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
+        self._compiled: Lru[JsonGrammar] = Lru(_KEPT)
         try:
             self._tokenizer = llguidance.hf.from_tokenizer(
                 tokenizer, n_vocab=vocab_size, eos_token=sorted(eos_ids)
@@ -88,16 +94,19 @@ class GrammarCompiler:
         """Make a JSON schema ready; raises GrammarError, with the reason, if it cannot be."""
         import llguidance
 
+        source = json.dumps(schema)
+        if (known := self._compiled.get(source)) is not None:
+            return known
         try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(
-                json.dumps(schema), overrides=_SPACING
-            )
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(source, overrides=_SPACING)
             matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         except Exception as error:
             raise GrammarError(_one_line(str(error))) from error
         if matcher.is_error():
             raise GrammarError(_one_line(matcher.get_error()))
-        return JsonGrammar(matcher, self._vocab_size, self._eos_ids)
+        made = JsonGrammar(matcher, self._vocab_size, self._eos_ids)
+        self._compiled.put(source, made)
+        return made
 
 
 def _one_line(text: str) -> str:

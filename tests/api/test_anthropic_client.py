@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -12,6 +13,7 @@ from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
 from api_harness import ScriptedEngine, delta, open_api, say
+from mlxceld.api.keys import ApiKeys
 from mlxceld.config import Settings
 from mlxceld.engine.engine import Engine
 from mlxceld.engine.events import Finished, FinishReason, PrefillProgress, Usage
@@ -237,8 +239,18 @@ async def test_bad_requests_in_the_vendors_envelope(
 
 
 async def test_keys_routes_and_models_are_refused_in_it_too(
-    engine: Engine, settings: MakeSettings
+    engine: Engine, settings: MakeSettings, tmp_path: Path
 ) -> None:
+    file = tmp_path / "keys"
+    file.write_text("laptop: sk-one\n")
+    file.chmod(0o600)
+    async with open_api(engine, settings(), ApiKeys(file)) as client:
+        ai = client_of(client)
+        with pytest.raises(anthropic.AuthenticationError) as refused:
+            await ai.messages.create(**ASK)
+        told: Any = refused.value.body
+        assert told["error"]["type"] == "authentication_error"
+        await ai.with_options(api_key="sk-one").messages.create(**ASK)
     async with open_api(engine, settings(strict_model=True)) as client:
         ai = client_of(client)
         with pytest.raises(anthropic.NotFoundError) as caught:
@@ -251,8 +263,10 @@ async def test_keys_routes_and_models_are_refused_in_it_too(
 
 
 async def test_a_billing_line_is_dropped_before_rendering(
-    scripted: ScriptedEngine, settings: MakeSettings
+    scripted: ScriptedEngine, settings: MakeSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "mlxceld.apc")
+    scripted.state(trace_enabled=True)
     scripted.on_submit = answers("ok")
     for effective in (True, False):
         async with open_api(scripted, settings(volatile_heads=effective)) as client:
@@ -268,6 +282,9 @@ async def test_a_billing_line_is_dropped_before_rendering(
     assert one == two
     assert three != four
     assert "billing" not in scripted.text.decode(one)
+    said = "apc_event=volatile_head line=x-anthropic-billing-header dropped=true"
+    told = [record.message for record in caplog.records if record.name == "mlxceld.apc"]
+    assert told == [said, said]
 
 
 def test_an_event_is_one_line_of_json() -> None:

@@ -20,9 +20,11 @@ def turn_of(fields: PromptRequest, codec: TextCodec) -> Turn:
     for index, message in enumerate(fields.messages):
         writer.message(message.role, message.content, f"messages[{index}]")
     tools = [_tool(fields, index) for index in range(len(fields.tools or ()))] or None
-    if fields.cache_control or any(tool.cache_control for tool in fields.tools or ()):
-        at_end = len(writer.messages) - 1
-        writer.marks.append(at_end if fields.cache_control else 0)
+    if fields.cache_control:
+        writer.marks.append(len(writer.messages) - 1)
+    if fields.system and any(tool.cache_control for tool in fields.tools or ()):
+        # Templates put tools and system text together: they end at one place.
+        writer.marks.append(0)
     last = writer.messages[-1]
     continued = last["role"] == "assistant"
     if continued and last.get("tool_calls"):

@@ -51,6 +51,8 @@ async def post_messages(request: web.Request) -> web.StreamResponse:
             prompt_param="messages",
         ),
     )
+    # Where nothing is kept nothing is created.
+    marked = prepared.marked_tokens if context.engine.snapshot.cache.enabled else 0
     reader = prepared.reader(lambda: f"toolu_{context.ids()}")
     head = {
         "id": f"msg_{request[REQUEST_ID]}",
@@ -59,7 +61,7 @@ async def post_messages(request: web.Request) -> web.StreamResponse:
         "model": model,
     }
     if fields.stream:
-        writer = _MessageEvents(head, reader, prepared.marked_tokens, len(prepared.prompt.tokens))
+        writer = _MessageEvents(head, reader, marked, len(prepared.prompt.tokens))
         return await stream_events(request, streams, writer, 1)
     choices, usage = await gather(context, streams, 1)
     choice = choices[0]
@@ -69,7 +71,7 @@ async def post_messages(request: web.Request) -> web.StreamResponse:
         "content": _blocks(answer),
         "stop_reason": _stop_reason(choice.reason, choice.stop_text, reader),
         "stop_sequence": choice.stop_text,
-        "usage": usage_object(usage, prepared.marked_tokens),
+        "usage": usage_object(usage, marked),
     }
     return web.json_response(body)
 
