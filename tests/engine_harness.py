@@ -11,7 +11,7 @@ from typing import Any
 from mlxceld.config import Settings, resolve
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
-from mlxceld.engine.paged_reuse import PagedReuse
+from mlxceld.engine.kv_budget import KvBudget
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import Constraint, GenerationRequest, SamplingParams
@@ -94,6 +94,7 @@ class CoreHarness:
         backend: str = "dense",
         apc: dict[str, Any] | None = None,
         verdict: BatchVerdict | None = None,
+        kv_bytes: int = 1 << 30,
     ) -> None:
         self.model = model
         self.clock = Clock()
@@ -111,14 +112,15 @@ class CoreHarness:
         settings = make_settings(
             Path("/nowhere"), kv_backend=backend, apc=apc or {}, prompt_cache={"enabled": cache}
         )
-        self.reuse = make_reuse(model, settings, whole, self.trace.emit, self.clock)
+        budget = KvBudget(kv_bytes, "as given")
+        self.reuse = make_reuse(model, settings, budget, whole, self.trace.emit, self.clock)
         self.store: Any = self.reuse.store
         if verdict is None:
             verdict = _verdict(model)
         self.core = EngineCore(
             model,
             verdict,
-            Limits(max_batch_size, prefill_chunk),
+            Limits(max_batch_size, prefill_chunk, kv_bytes),
             self.reuse,
             self.recorder,
             self.clock,
@@ -206,9 +208,7 @@ class CoreHarness:
 
     def check(self) -> None:
         """Whatever holds blocks or bytes agrees with the books."""
-        self.store.check()
-        if isinstance(self.reuse, PagedReuse):
-            self.reuse.check()
+        self.core.check()
 
 
 _verdicts: dict[int, BatchVerdict] = {}

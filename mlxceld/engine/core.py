@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlxceld.engine import sharing
+from mlxceld.config.units import readable_bytes
+from mlxceld.engine import grouping, sharing
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.events import (
@@ -21,8 +22,10 @@ from mlxceld.engine.events import (
     FinishReason,
     PrefillProgress,
 )
+from mlxceld.engine.kv_memory import KvMemory
 from mlxceld.engine.output import TokenOutput
-from mlxceld.engine.prefill import run_chunk
+from mlxceld.engine.prefill import group_caches, run_chunk
+from mlxceld.engine.pressure import Pressure
 from mlxceld.engine.recorder import Recorder, spans
 from mlxceld.engine.reuse import PromptReuse
 from mlxceld.engine.sampling import RowSampler, token_logprob
@@ -47,10 +50,14 @@ _WORTH_SHARING_EARLY = 128
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much the engine does at once: sequences, and prompt tokens a chunk."""
+    """How much the engine does at once: sequences, prompt tokens a chunk, bytes of keys and values.
+
+    The last is for all that runs and is stored together.
+    """
 
     max_batch_size: int
     prefill_chunk: int
+    kv_bytes: int
 
 
 class EngineCore:
@@ -73,11 +80,14 @@ class EngineCore:
         self._reuse = reuse
         self._recorder = recorder
         self._scheduler = Scheduler(limits.max_batch_size, padded_prefill=verdict.padded_prefill)
-        self._batch = DecodeBatch(model.module, batched=verdict.batched_decode)
+        self._batch = DecodeBatch(model.module, reuse, batched=verdict.batched_decode)
         self._chunks = ChunkSize(limits.prefill_chunk)
+        self._reads_together = verdict.batched_decode and reuse.reads_together
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
-        self._orphans: list[Sequence] = []
+        self._ended: list[Sequence] = []
+        self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
+        self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
         self._outbox: list[tuple[EventStream, Event]] = []
 
     # What the engine thread asks.
@@ -95,7 +105,7 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._in_flight)
+        return bool(self._in_flight or self._ended)
 
     @property
     def longest_chunk_seconds(self) -> float:
@@ -108,8 +118,7 @@ class EngineCore:
 
     def batch_bytes(self) -> int:
         """Bytes that running sequences hold, prompts under way included."""
-        rows = (s.row for s in self._in_flight.values() if s.row is not None)
-        return self._batch.nbytes() + sum(row_caches.nbytes(row) for row in rows)
+        return self._memory.tails()
 
     def ids(self) -> set[str]:
         """The ids of the requests in flight."""
@@ -130,30 +139,59 @@ class EngineCore:
         """Do one round of work: at most one decode step and one prefill chunk."""
         try:
             self._reap()
-            self._admit()
+            if (
+                self._ended
+                or self._scheduler.orphans
+                or self._scheduler.next_in_line(len(self._batch))
+            ):
+                # What ended is stored first, so that who comes next finds it.
+                self._break_pipeline()
+                self._admit()
             if self._scheduler.prefilling:
                 # A chunk is not overlapped with a step: streams get their tokens before it.
                 self._settle()
+                self._pressure.before_decode(self._break_pipeline, self.sequences())
                 if len(self._batch):
                     self._pending = self._launch()
-                    self._settle()
+                    self._break_pipeline()
                 self._prefill()
+                self._pressure.after_prefill(self.sequences())
             elif len(self._batch):
+                self._pressure.before_decode(self._break_pipeline, self.sequences())
                 if self._batch.waits_for_tokens:
-                    self._settle()
+                    self._break_pipeline()
                 before, self._pending = self._pending, self._launch()
                 if before is not None:
                     self._take(before)
             else:
                 self._settle()
+            if self._pending is None:
+                self._store_ended()
         finally:
             self._hand_over()
+
+    def pause(self) -> None:
+        """Finish the step in flight and store what has ended: caches may be changed then."""
+        self._break_pipeline()
+        self._hand_over()
+
+    def give_back(self) -> None:
+        """Return memory after entries have gone; after :meth:`pause`."""
+        self._reuse.settle(self.sequences())
+        self._batch.find_prefixes()
+
+    def check(self) -> None:
+        """Recount what is stored and read; raises AssertionError. After :meth:`pause`."""
+        self._reuse.check(self.sequences())
 
     def fail_all(self, kind: FailureKind, message: str) -> None:
         """End everything in flight with an error and start from nothing."""
         now = self._clock()
         for sequence in self.sequences():
             self._fail(sequence, kind, message, now)
+        for sequence in self._ended:
+            self._release(sequence)
+        self._ended.clear()
         self._pending = None
         self._batch.clear()
         mx.clear_cache()
@@ -173,14 +211,20 @@ class EngineCore:
         self._end(ended, now)
 
     def _admit(self) -> None:
-        orphans, self._orphans = self._orphans, []
-        for sequence in orphans:
+        self._memory.note_tails()
+        for sequence in self._scheduler.take_orphans():
             self._attempt(self._place, sequence)
         if not self._scheduler.waiting:
             return
-        now = self._clock()
-        for sequence in self._scheduler.admit(len(self._batch) + self._still_in_flight()):
-            sequence.prefill_started_at = now
+        while (first := self._scheduler.next_in_line(len(self._batch))) is not None:
+            sequence = first
+            if not sequence.prompt:
+                sequence.prompt = list(sequence.request.tokens)
+            if missing := self._memory.shortage(sequence, self._scheduler):
+                sequence.note = f"waits for {readable_bytes(missing)} of memory"
+                return
+            self._scheduler.admit()
+            sequence.note = ""
             self._attempt(self._begin, sequence)
 
     def _attempt(self, action: Callable[[Sequence], None], sequence: Sequence) -> None:
@@ -192,16 +236,12 @@ class EngineCore:
         except Exception as error:
             self._request_fault(sequence, error)
 
-    def _still_in_flight(self) -> int:
-        """Rows that have left the batch with their last token still being computed."""
-        if self._pending is None:
-            return 0
-        inside = set(self._batch.rows)
-        return sum(s.phase is Phase.DECODE and s not in inside for s in self._pending.rows)
-
     def _begin(self, sequence: Sequence) -> None:
+        if sequence.sampler is not None:  # it has been here before
+            self._place(sequence)
+            return
         request = sequence.request
-        sequence.prompt = list(request.tokens)
+        sequence.prefill_started_at = self._clock()
         sequence.sampler = RowSampler(
             request.sampling, sequence.seed, self._model.status.vocab_size
         )
@@ -219,14 +259,19 @@ class EngineCore:
         if leader is not None:
             self._reuse.share(leader)
         self._reuse.adopt(sequence)
+        sequence.had = max(0, sequence.had - sequence.prefilled)
         if sequence.row is None:
             sequence.row = row_caches.new_row(self._model.module)
+        row_caches.set_step(sequence.row, self._memory.step)
 
     def _let_go(self, leader: Sequence) -> None:
         """Store what followers of a sequence wait for, and let those go on who have it all."""
         ready = sharing.ready(leader)
         if ready:
+            self._memory.note_tails()
             self._reuse.share(leader)
+            if self._reads_together and grouping.reads_along(leader, ready):
+                self._attempt(self._reuse.page_out, leader)
         for follower in ready:
             sharing.part(follower)
             self._attempt(self._place, follower)
@@ -234,27 +279,37 @@ class EngineCore:
     def _prefill(self) -> None:
         streaming = len(self._batch) > 0
         chunk = self._chunks.size(streams_running=streaming)
+        readers = self.sequences() if self._reads_together else ()
+        for sequence in grouping.alone(self._scheduler.computing(), readers):
+            if self._memory.room_for_copy(sequence):
+                self._attempt(self._reuse.page_in, sequence)
         group = self._scheduler.next_group(chunk)
         if not group:
             return
-        rows = [sequence.row for sequence in group if sequence.row is not None]
-        merged = len(group) > 1
-        caches = row_caches.merge(rows) if merged else rows[0]
+        group, caches, merged = group_caches(group, self._reuse)
+        row_caches.set_step(caches, self._memory.step)
+        if merged:
+            for sequence in group:
+                sequence.row = None  # it is in the merged caches now
         sizes = [min(chunk, sharing.until_shared(sequence)) for sequence in group]
         started = self._clock()
         if max(sizes):
             parts = [
-                s.prompt[s.prefilled : s.prefilled + size]
+                s.known()[s.prefilled : s.prefilled + size]
                 for s, size in zip(group, sizes, strict=True)
             ]
             run_chunk(self._model.module, caches, parts)
             self._recorder.steps += 1
             seconds = self._clock() - started
             self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
+        if merged and len(group) == 1:
+            # Between chunks a sequence has its tail in a row of its own.
+            group[0].row = caches = row_caches.extract(caches, 0)
+            merged = False
         done = []
         for sequence, size in zip(group, sizes, strict=True):
             sequence.prefilled += size
-            if sequence.request.stream:
+            if sequence.request.stream and not sequence.resumed:
                 self._tell(
                     sequence,
                     PrefillProgress(sequence.prefilled, len(sequence.prompt), sequence.cached),
@@ -263,23 +318,27 @@ class EngineCore:
             if not sequence.prefill_left:
                 done.append(sequence)
         if done:
-            self._start_decoding(done, caches, merged=merged)
+            self._start_decoding(done, caches if merged else None)
 
-    def _start_decoding(
-        self, sequences: list[Sequence], caches: row_caches.Caches, *, merged: bool
-    ) -> None:
+    def _start_decoding(self, sequences: list[Sequence], caches: row_caches.Caches | None) -> None:
+        """Let prefilled sequences into the batch; ``caches`` are theirs where they were merged."""
         now = self._clock()
+        self._memory.note_tails()
         for i, sequence in enumerate(sequences):
+            self._recorder.background_tokens_computed += sequence.had
+            sequence.had = 0
             if sequence.prefilled - sequence.cached >= _WORTH_SHARING_EARLY:
-                if merged:
+                if caches is not None:
                     # What it was computed into is a row of the group's caches, not its own.
                     sequence.row = row_caches.extract(caches, i)
                 self._reuse.share(sequence)
             sequence.phase = Phase.DECODE
-            sequence.decode_started_at = now
+            sequence.decode_started_at = sequence.decode_started_at or now
             self._scheduler.remove(sequence)
             self._recorder.account_prefill(sequence)
-        self._batch.join(sequences, caches, merged=merged)
+        if caches is None and self._reads_together:
+            self._pressure.before_joining(sequences[0])
+        self._batch.join(sequences, caches)
         mx.clear_cache()
 
     def _launch(self) -> Step | None:
@@ -303,6 +362,11 @@ class EngineCore:
         step, self._pending = self._pending, None
         if step is not None:
             self._take(step)
+
+    def _break_pipeline(self) -> None:
+        """Wait for the step in flight, and store what ended: nothing reads the pool meanwhile."""
+        self._settle()
+        self._store_ended()
 
     def _take(self, step: Step) -> None:
         """Give a step's tokens to their rows, and end those that are done."""
@@ -367,17 +431,28 @@ class EngineCore:
                 Finished(reason, sequence.usage(), stop_text, queued, prefill, decode),
             )
             self._recorder.finish(sequence, reason.value, now)
-        # Callers are told before what they leave is stored, which takes time. The next request is
-        # looked at after this step only, so it finds everything.
-        self._hand_over()
-        for sequence, _ in ended:
             self._drop(sequence)
+            self._ended.append(sequence)
+        # Callers are told before what they leave is stored, which takes time and must wait for the
+        # step in flight.
+        self._hand_over()
+
+    def _store_ended(self) -> None:
+        """Store what ended sequences leave; with no step in flight."""
+        ended, self._ended = self._ended, []
+        if ended:
+            self._memory.note_tails()
+        for sequence in ended:
             try:
                 self._reuse.donate(sequence)
             except Exception:
                 # It has its answer; what is lost is only that the next one could have been quicker.
                 log.exception("what request %s computed could not be kept", sequence.request.id)
-            sequence.row = None
+            self._release(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._reuse.release(sequence)
+        sequence.row = None
 
     def _request_fault(self, sequence: Sequence, error: Exception) -> None:
         log.error("request %s failed: %s", sequence.request.id, error, exc_info=error, stacklevel=2)
@@ -388,16 +463,13 @@ class EngineCore:
     def _fail(self, sequence: Sequence, kind: FailureKind, message: str, now: float) -> None:
         self._tell(sequence, Failed(kind, message, sequence.usage()))
         self._drop(sequence)
-        sequence.row = None
+        self._release(sequence)
         self._recorder.finish(sequence, "error", now, error=message)
 
     def _drop(self, sequence: Sequence) -> None:
         """Take an ended sequence off the books; its row is the caller's to store or forget."""
         sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
-        sharing.part(sequence)
-        # Placed anew in the next step, when what this one has computed is stored.
-        self._orphans += sharing.abandon(sequence)
         self._in_flight.pop(sequence.request.id, None)
 
     def _tell(self, sequence: Sequence, event: Event) -> None:

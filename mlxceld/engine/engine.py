@@ -42,7 +42,8 @@ Loader = Callable[[Callable[[str], None]], "LoadedModel"]
 StateListener = Callable[[EngineState, str], None]
 
 _IDLE_SWEEP_SECONDS = 30.0
-"""How often an idle engine looks for entries that have outlived their time."""
+"""How often an idle engine looks for entries that have outlived their time, and how long after
+the last step it recounts what is stored."""
 
 
 class Engine:
@@ -214,9 +215,9 @@ class Engine:
         def work() -> FlushReport:
             if store == "snapshots":
                 return FlushReport(0, 0, 0, dry_run)
-            reuse = self._loaded_reuse()
+            core, reuse = self._paused()
             report = reuse.store.flush(session, dry_run=dry_run)
-            reuse.settle()
+            core.give_back()
             self._publish(force=True)
             return report
 
@@ -226,9 +227,9 @@ class Engine:
         """Change the live budgets between two steps, evicting down to them at once."""
 
         def work() -> ResizeReport:
-            reuse = self._loaded_reuse()
+            core, reuse = self._paused()
             report = reuse.store.resize(changes, dry_run=dry_run)
-            reuse.settle()
+            core.give_back()
             self._publish(force=True)
             return report
 
@@ -256,11 +257,13 @@ class Engine:
         try:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
-            from mlxceld.engine.setup import make_core, make_reuse
+            from mlxceld.engine.setup import make_core, make_reuse, plan_memory
 
-            reuse = make_reuse(model, self._settings, self._whole, self._trace.emit, self._clock)
+            settings = self._settings
+            budget = plan_memory(model, settings)
+            reuse = make_reuse(model, settings, budget, self._whole, self._trace.emit, self._clock)
             self._core, status = make_core(
-                model, self._settings, reuse, self._publisher.recorder, self._clock
+                model, settings, budget, reuse, self._publisher.recorder, self._clock
             )
             self._reuse = reuse
             self._publisher.reuse = reuse
@@ -280,11 +283,17 @@ class Engine:
         core = self._core
         if core is None:
             raise RuntimeError("serving before a model is loaded")
+        worked_at: float | None = None
         while self._take_inbox(core):
             if core.busy:
                 self._step(core)
-            elif self._loaded_reuse().store.sweep():
-                self._loaded_reuse().settle()
+                worked_at = self._clock()
+            else:
+                if self._loaded_reuse().store.sweep():
+                    core.give_back()
+                if worked_at is not None and self._clock() - worked_at >= _IDLE_SWEEP_SECONDS:
+                    worked_at = None
+                    self._check(core)
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
 
@@ -301,6 +310,14 @@ class Engine:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
+
+    def _check(self, core: EngineCore) -> None:
+        """Recount what is stored, once after work: what does not add up is an engine fault."""
+        try:
+            core.check()
+        except AssertionError as error:
+            log.exception("integrity check failed")
+            self._publisher.fault(error)
 
     def _take_inbox(self, core: EngineCore) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""
@@ -344,6 +361,14 @@ class Engine:
             turned_away=turned_away,
             force=force,
         )
+
+    def _paused(self) -> tuple[EngineCore, PromptReuse]:
+        """The core with no step in flight, and its stores, which may be changed then."""
+        reuse = self._loaded_reuse()
+        if self._core is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        self._core.pause()
+        return self._core, reuse
 
     def _loaded_reuse(self) -> PromptReuse:
         if self._reuse is None:

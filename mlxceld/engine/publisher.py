@@ -136,6 +136,7 @@ class Publisher:
             running=core.running,
             steps=recorder.steps,
             tokens_generated=recorder.tokens_generated,
+            preemptions=recorder.preemptions,
             queue_rejections=queue_rejections,
             faults=recorder.faults,
             fault=self._fault_text,
@@ -163,6 +164,7 @@ class Publisher:
             prompt_tokens_computed=recorder.prompt_tokens_computed,
             prompt_tokens_reused=recorder.prompt_tokens_reused,
             completion_tokens=recorder.completion_tokens,
+            background_tokens_computed=recorder.background_tokens_computed,
         )
         if pool is not None:
             numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}
@@ -188,6 +190,7 @@ def _request(sequence: Sequence, now: float) -> RequestStatus:
         max_tokens=sequence.max_tokens,
         age_seconds=now - sequence.submitted_at,
         stream=request.stream,
+        note=sequence.note,
     )
 
 

@@ -20,7 +20,8 @@ class PoolStats:
     """A reading of the pool; a block spans all pageable layers and counts once.
 
     ``blocks_shared`` have two owners or more. ``bytes_reserved`` is what the slabs occupy,
-    ``bytes_in_use`` the part of it in live blocks, ``block_budget`` how many blocks may live.
+    ``bytes_in_use`` the part of it in live blocks, ``block_budget`` how many blocks may live where
+    nothing of the budget is held outside the pool.
     """
 
     block_size: int
@@ -76,6 +77,8 @@ class BlockPool:
         self.bytes_per_block = block_size * sum(shape.token_bytes for shape in self.shapes)
         if not self.bytes_per_block:
             raise ValueError("shapes: expected at least one layer that keeps keys or values")
+        self._max_bytes = max_bytes
+        self._outside = 0
         self._allocator = BlockAllocator(slab_tokens // block_size, self._budget(max_bytes))
         self._slabs: dict[int, Slab] = {}
 
@@ -91,7 +94,7 @@ class BlockPool:
         blocks = self._allocate(self._blocks_for(stop - start))
         if not blocks:
             return blocks
-        parts = self._parts(blocks, stop - start)
+        parts = self.parts(blocks, stop - start)
         try:
             for layer, (keys, values) in enumerate(rows):
                 at = start
@@ -112,7 +115,7 @@ class BlockPool:
         from then on they pin nothing of the pool. Raises BlockError for a block without owner
         and ValueError for more tokens than the blocks hold.
         """
-        parts = self._parts(blocks, tokens)
+        parts = self.parts(blocks, tokens)
         result = []
         for layer, shape in enumerate(self.shapes):
             if parts:
@@ -132,8 +135,24 @@ class BlockPool:
         views must be gone before the next :meth:`seal` or :meth:`compact`. Raises as
         :meth:`read`.
         """
-        parts = self._parts(blocks, tokens)
+        parts = self.parts(blocks, tokens)
         return [slab.view(layer, start, stop) for slab, start, stop in parts]
+
+    def parts(self, blocks: Sequence[int], tokens: int) -> list[Part]:
+        """Where the first ``tokens`` tokens of a table lie, in their order; until blocks move.
+
+        Raises as :meth:`read`.
+        """
+        held = len(blocks) * self.block_size
+        if not 0 <= tokens <= held:
+            raise ValueError(f"tokens: expected 0 to {held} in {len(blocks)} blocks, got {tokens}")
+        self._allocator.require_live(blocks)
+        count = self._blocks_for(tokens)
+        parts = [self._part(run) for run in self._allocator.runs(blocks[:count])]
+        if parts:
+            unused = count * self.block_size - tokens
+            parts[-1] = parts[-1]._replace(stop=parts[-1].stop - unused)
+        return parts
 
     def retain(self, blocks: Sequence[int]) -> None:
         """One owner more for each block; raises BlockError, with no effect, if one has none."""
@@ -157,12 +176,24 @@ class BlockPool:
         released. Slabs that are needed for few blocks go with :meth:`compact`.
         """
         self._allocator.max_blocks = self._budget(max_bytes)
+        self._max_bytes = max_bytes
+        self.set_aside(self._outside)
         return self.give_back()
 
-    def give_back(self) -> int:
+    def set_aside(self, nbytes: int) -> None:
+        """Leave a part of the budget to what others hold, until told otherwise."""
+        self._outside = nbytes
+        self._allocator.max_blocks = self._budget(max(0, self._max_bytes - nbytes))
+
+    def room(self) -> int:
+        """Bytes of the budget that are neither reserved nor set aside; 0 where it is exceeded."""
+        reserved = self._allocator.allocated * self.bytes_per_block
+        return max(0, self._max_bytes - self._outside - reserved)
+
+    def give_back(self, *, spare: bool = True) -> int:
         """Free the slabs that hold no live block; returns their bytes.
 
-        One of them is kept as a spare, so that storing and dropping in turn does not allocate
+        One of them is kept as a ``spare``, so that storing and dropping in turn does not allocate
         each time, unless the budget is exceeded.
         """
         allocator = self._allocator
@@ -170,7 +201,8 @@ class BlockPool:
         empty = sorted(allocator.removable_slabs(), key=lambda slab: self._slabs[slab].tokens)
         freed = 0
         for position, slab in enumerate(empty, start=1):
-            if position == len(empty) and allocator.allocated <= allocator.max_blocks:
+            within = allocator.allocated <= allocator.max_blocks
+            if spare and position == len(empty) and within:
                 break
             allocator.remove_slab(slab)
             freed += self._slabs.pop(slab).nbytes
@@ -210,7 +242,7 @@ class BlockPool:
             blocks_shared=allocator.shared,
             bytes_reserved=allocator.allocated * self.bytes_per_block,
             bytes_in_use=allocator.live * self.bytes_per_block,
-            block_budget=allocator.max_blocks,
+            block_budget=self._budget(self._max_bytes),
         )
 
     def check(self, owners: Iterable[Sequence[int]]) -> None:
@@ -250,19 +282,6 @@ class BlockPool:
         for slab in grown:  # only when memory for all of them was found
             self._slabs[allocator.add_slab(slab.tokens // self.block_size)] = slab
         return allocator.allocate(count)
-
-    def _parts(self, blocks: Sequence[int], tokens: int) -> list[Part]:
-        """Where the first ``tokens`` tokens of a table lie, in their order."""
-        held = len(blocks) * self.block_size
-        if not 0 <= tokens <= held:
-            raise ValueError(f"tokens: expected 0 to {held} in {len(blocks)} blocks, got {tokens}")
-        self._allocator.require_live(blocks)
-        count = self._blocks_for(tokens)
-        parts = [self._part(run) for run in self._allocator.runs(blocks[:count])]
-        if parts:
-            unused = count * self.block_size - tokens
-            parts[-1] = parts[-1]._replace(stop=parts[-1].stop - unused)
-        return parts
 
     def _part(self, run: Run) -> Part:
         start = run.slot * self.block_size

@@ -25,6 +25,9 @@ class Blocks(Protocol):
     def release(self, blocks: Sequence[int]) -> object:
         """Drop a reference to each block; without any it is free."""
 
+    def refcount(self, block: int) -> int:
+        """The number of references to a block."""
+
 
 @dataclass(eq=False, slots=True)
 class BlockEntry:

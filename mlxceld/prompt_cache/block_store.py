@@ -82,21 +82,25 @@ class BlockStore(Ledger[BlockEntry]):
         max_len: int,
         *,
         seq_id: int | None = None,
+        counted: bool = True,
     ) -> Match | None:
         """Look a request up, once: a match's blocks get a reference for the caller to release.
 
         The entry stays as it is, whatever part of it matched. A disabled store is not looked up in.
+        ``counted`` is off for a request that was looked up before and starts anew.
         """
         if not self.enabled:
             return None
         self.sweep()
-        self.counters.lookups += 1
+        self.counters.lookups += counted
         match = self.find(bucket, session, tokens, max_len)
         if match is None:
-            self.counters.misses += 1
+            self.counters.misses += counted
             return None
         self._pool.retain(match.blocks)
         self._touch(match.entry)
+        if not counted:
+            return match
         self._hit(
             match.entry,
             session=session,
@@ -108,13 +112,20 @@ class BlockStore(Ledger[BlockEntry]):
         return match
 
     def adoption_failed(
-        self, match: Match, reason: RejectReason, *, seq_id: int | None = None
+        self,
+        match: Match,
+        reason: RejectReason,
+        *,
+        seq_id: int | None = None,
+        counted: bool = True,
     ) -> None:
         """The caller could not use what it adopted: the lookup was a miss, for ``reason``.
 
-        Its references are released here.
+        Its references are released here; nothing else happens where the lookup was not counted.
         """
         self._pool.release(match.blocks)
+        if not counted:
+            return
         self._unhit(match.entry, reason, seq_id=seq_id, matched=match.matched)
 
     def insert(
@@ -124,20 +135,22 @@ class BlockStore(Ledger[BlockEntry]):
         tokens: Sequence[int],
         seal: Seal,
         *,
+        held: Sequence[int] = (),
         seq_id: int | None = None,
         client: str | None = None,
         record_refusal: bool = True,
     ) -> RejectReason | None:
         """Store a prefix; returns why not, or None when it is stored.
 
-        Blocks that another entry holds already are shared; ``seal`` is called for the tokens
-        after them only. A refused insert changes nothing that is stored, but for what was evicted
-        to make room. An equal entry of the session is replaced. ``record_refusal`` is off for what
-        is only an early donation: a request is refused once, at its end.
+        Blocks that another entry holds already are shared, or those that the caller holds, which
+        are whole and begin the tokens; ``seal`` is called for what comes after them only. A refused
+        insert changes nothing that is stored, but for what was evicted to make room. An equal
+        entry of the session is replaced. ``record_refusal`` is off for what is only an early
+        donation: a request is refused once, at its end.
         """
         ids = as_tokens(tokens)
         reason = self._refusal(len(ids))
-        table = None if reason is not None else self._table(bucket, ids, seal)
+        table = None if reason is not None else self._table(bucket, ids, seal, held)
         if table is None:
             reason = reason or RejectReason.LAYOUT_CONSTRAINTS
             if not record_refusal:
@@ -154,6 +167,22 @@ class BlockStore(Ledger[BlockEntry]):
         self._hashes.add(hashes)
         self._add(entry, seq_id=seq_id, nbytes=len(table) * self._pool.bytes_per_block)
         return None
+
+    def evict_for_memory(self) -> bool:
+        """Give up the least recently used entry with a block that nobody reads; False if none has.
+
+        What only holds blocks that are in use anyway would be lost for nothing.
+        """
+        for entry in self._by_use.values():
+            if any(self._pool.refcount(b) == self._holders.count(b) for b in entry.table):
+                self._evict(entry, "lru")
+                self.counters.evictions_lru += 1
+                return True
+        return False
+
+    def touch(self, entry: BlockEntry) -> None:
+        """Make an entry the most recently used one."""
+        self._touch(entry)
 
     def remap(self, moved: Mapping[int, int]) -> None:
         """Follow blocks that the pool has moved: old id to new id."""
@@ -207,20 +236,24 @@ class BlockStore(Ledger[BlockEntry]):
             return RejectReason.OVERSIZED
         return None
 
-    def _table(self, bucket: Bucket, ids: array[int], seal: Seal) -> tuple[int, ...] | None:
+    def _table(
+        self, bucket: Bucket, ids: array[int], seal: Seal, held: Sequence[int]
+    ) -> tuple[int, ...] | None:
         """Blocks for all tokens, each with a reference for the new entry; None if they do not fit.
 
         Shared blocks are held on to first: what makes room may be the entry that they come from.
         """
         self.sweep()
         shared = self._held(bucket, ids)
+        if len(shared) < len(held):
+            shared = tuple(held)
         self._pool.retain(shared)
         new = self._blocks_for(len(ids)) - len(shared)
         self._make_room(shared, new)
         sealed: Sequence[int] | None = []
         try:
             while new and (sealed := seal(len(shared) * self._pool.block_size, len(ids))) is None:
-                if self._evict_oldest() is None:
+                if not self.evict_for_memory():
                     break
         except BaseException:
             self._pool.release(shared)

@@ -28,6 +28,10 @@ class Holders(Generic[T]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def count(self, block: T) -> int:
+        """How many entries hold a block."""
+        return self._counts[block]
+
     def add(self, table: Iterable[T]) -> None:
         """One more entry holds these blocks."""
         self._counts.update(table)

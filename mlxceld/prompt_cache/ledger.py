@@ -284,6 +284,10 @@ class Ledger(abc.ABC, Generic[E]):
             self.counters.evictions_lru += 1
         return oldest
 
+    def evict_for_memory(self) -> bool:
+        """Give up the least recently used entry, to free memory; False if there is none."""
+        return self._evict_oldest() is not None
+
     def _drop(self, entry: E) -> None:
         """Take an entry out of the books."""
         index = self._indexes[entry.bucket]
