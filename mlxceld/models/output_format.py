@@ -13,6 +13,10 @@ MESSAGE = "<|message|>"
 _HARMONY = (CHANNEL, MESSAGE, "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
 
 
+_INSIDE = frozenset({"[ARGS]", '<|"|>', "<escape>", "<|open|>", "<|sep|>", "<|close|>"})
+"""What stands inside calls in some forms, beside what has the word in its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
     """How one model's answers are to be read.
@@ -49,7 +53,9 @@ def output_format(tokenizer: Any) -> OutputFormat:
     if calls is not None:
         # What stands inside a call may be special too: separators, ends of single calls.
         wanted.update(
-            token for name, token in vocabulary.items() if "tool" in name or name == "[ARGS]"
+            token
+            for name, token in vocabulary.items()
+            if "tool" in name or "arg_" in name or name in _INSIDE
         )
     special = {int(t) for t, entry in tokenizer.added_tokens_decoder.items() if entry.special}
     return OutputFormat(
