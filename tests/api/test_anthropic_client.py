@@ -293,3 +293,26 @@ def test_an_event_is_one_line_of_json() -> None:
     kind, data = _event("ping", {}).rstrip("\n").split("\n")
     assert kind == "event: ping"
     assert json.loads(data.removeprefix("data: ")) == {"type": "ping"}
+
+
+async def test_a_marker_is_a_boundary_of_the_prompt(
+    told: tuple[AsyncAnthropic, ScriptedEngine],
+) -> None:
+    ai, engine = told
+    engine.on_submit = answers("ok")
+    mark = {"type": "ephemeral"}
+    system: list[Any] = [{"type": "text", "text": "Be brief.", "cache_control": mark}]
+    first: Any = {"type": "text", "text": "Read this.", "cache_control": mark}
+    messages: list[Any] = [
+        {"role": "user", "content": [first]},
+        {"role": "assistant", "content": "Done."},
+        *HELLO,
+    ]
+    await ai.messages.create(model="any", max_tokens=8, system=system, messages=messages)
+    request = engine.requests[0]
+    ends = {
+        engine.text.decode(request.tokens[: mark.tokens], skip_special_tokens=False)
+        for mark in request.boundaries
+    }
+    head = "<|im_start|>system\nBe brief.<|im_end|>\n"
+    assert {head, f"{head}<|im_start|>user\nRead this.<|im_end|>\n"} <= ends
