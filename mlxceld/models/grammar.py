@@ -15,6 +15,22 @@ _SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_sepa
 """As JSON writers do it. Free spacing would let a model write blanks for ever."""
 
 
+_DATE = (
+    "(?:[1-9][0-9]{3}|0[1-9][0-9]{2})-(?:"
+    "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_TIME = (
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?"
+    "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_FORMATS = {"date": f"^{_DATE}$", "date-time": f"^{_DATE}T{_TIME}$"}
+"""Formats that llguidance takes too widely: it lets the 29th of February into every year."""
+
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+
+
 class GrammarError(ValueError):
     """A schema that cannot be enforced; the text says which part of it."""
 
@@ -94,7 +110,7 @@ class GrammarCompiler:
         """Make a JSON schema ready; raises GrammarError, with the reason, if it cannot be."""
         import llguidance
 
-        source = json.dumps(schema)
+        source = json.dumps(_with_exact_formats(schema))
         if (known := self._compiled.get(source)) is not None:
             return known
         try:
@@ -107,6 +123,23 @@ class GrammarCompiler:
         made = JsonGrammar(matcher, self._vocab_size, self._eos_ids)
         self._compiled.put(source, made)
         return made
+
+
+def _with_exact_formats(schema: Any) -> Any:
+    """A schema whose dates are given by patterns, which like formats are about strings only."""
+    if isinstance(schema, list):
+        return [_with_exact_formats(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    changed = {
+        key: value if key in _VALUES else _with_exact_formats(value)
+        for key, value in schema.items()
+    }
+    form = changed.get("format")
+    if isinstance(form, str) and form in _FORMATS and "pattern" not in changed:
+        del changed["format"]
+        changed["pattern"] = _FORMATS[form]
+    return changed
 
 
 def _one_line(text: str) -> str:

@@ -54,3 +54,31 @@ def test_what_cannot_be_enforced_is_said(
 ) -> None:
     with pytest.raises(GrammarError, match=said):
         make_codec("").grammar(schema)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "fits"),
+    [
+        ("date", "2024-12-31", True),
+        ("date", "0999-02-28", True),
+        ("date", "1815-02-29", False),
+        ("date", "2024-04-31", False),
+        ("date", "0000-01-01", False),
+        ("date-time", "2024-12-31T23:59:59Z", True),
+        ("date-time", "2024-12-31T23:59:59.5+01:00", True),
+        ("date-time", "2024-12-31T24:00:00Z", False),
+    ],
+)
+def test_dates_are_days_that_there_are(
+    make_codec: MakeCodec, form: str, text: str, fits: bool
+) -> None:
+    codec = make_codec("")
+    schema = {"type": "object", "properties": {"format": {"type": "string", "format": form}}}
+    rule = codec.grammar({**schema, "required": ["format"]}).constraint()
+    came = True
+    for byte in f'{{"format": "{text}"'.encode():
+        came = byte in allowed(rule, codec)
+        if not came:
+            break
+        rule.accept(byte)
+    assert came is fits
