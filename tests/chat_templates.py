@@ -284,6 +284,8 @@ _SPECIAL = (
     "<|end|>", "<|message|>", "<|channel|>", "<|call|>", "<|return|>",
 )  # fmt: skip
 
+_CHANNELS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|call|>", "<|return|>")
+
 _CORPUS = (
     "You are a helpful assistant.\n\nThe user asks, and the assistant answers: yes, no, perhaps.\n",
     "user\nHello there!\nassistant\nRight.\n\nSo, what is it? 1. One 2. Two\n\n\n  indented text\n",
@@ -293,8 +295,11 @@ _CORPUS = (
 
 
 @cache
-def merging_tokenizer(*, words: bool = True) -> Tokenizer:
+def merging_tokenizer(*, words: bool = True, channels: bool = True) -> Tokenizer:
     """A byte-level tokenizer with merges, and every special token of the templates.
+
+    Without ``channels`` those of channel messages are left out, by which a model is known to write
+    them.
 
     With ``words`` merges stay within words and runs of space, as in most models; without, they
     cross every border but a special token's.
@@ -318,16 +323,17 @@ def merging_tokenizer(*, words: bool = True) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator([text * 3 for text in _CORPUS], trainer)
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in _SPECIAL])
+    special = [t for t in _SPECIAL if channels or t not in _CHANNELS]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
     # Tokens of their own, but text all the same.
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in ("<think>", "</think>")])
     return tokenizer
 
 
-def codec_of(source: str, *, words: bool = True) -> TextCodec:
+def codec_of(source: str, *, words: bool = True, channels: bool = True) -> TextCodec:
     """The text codec of a model with this chat template."""
     inner = PreTrainedTokenizerFast(
-        tokenizer_object=merging_tokenizer(words=words),
+        tokenizer_object=merging_tokenizer(words=words, channels=channels),
         eos_token="<|im_end|>",
         clean_up_tokenization_spaces=False,
         chat_template=source,

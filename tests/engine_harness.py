@@ -14,7 +14,7 @@ from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
 from mlxceld.engine.kv_budget import KvBudget
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
-from mlxceld.engine.request import GenerationRequest, SamplingParams
+from mlxceld.engine.request import Constraint, GenerationRequest, SamplingParams
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.setup import make_reuse
 from mlxceld.engine.stream import EventStream
@@ -139,6 +139,7 @@ class CoreHarness:
         timeout: float = 0.0,
         boundaries: tuple[Boundary, ...] = (),
         keeps: Any = None,
+        constraint: Constraint | None = None,
         **sampling: Any,
     ) -> str:
         """Queue a request; greedy unless told otherwise. Returns its id."""
@@ -158,6 +159,7 @@ class CoreHarness:
             timeout=timeout,
             boundaries=boundaries,
             keeps=keeps,
+            constraint=constraint,
         )
         stream = EventStream(request_id, lambda _: True)
         room = self.model.status.context_length - len(tokens)

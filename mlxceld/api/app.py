@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from mlxceld.api import cache_stats, health, metrics, middleware, tokenize
+from mlxceld.api.anthropic import messages
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
 from mlxceld.api.hosts import HostGuard
 from mlxceld.api.openai import chat, completions, models
+from mlxceld.api.responses import routes as responses
+from mlxceld.api.responses.store import ResponseStore
 
 if TYPE_CHECKING:
     from mlxceld.api.keys import ApiKeys
@@ -62,6 +65,7 @@ def create_app(
         # The tokenizer has one lock: a second thread would only wait for it.
         worker=ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize"),
     )
+    app[responses.STORE] = ResponseStore(settings.responses.capacity_bytes)
     app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
     app.on_response_prepare.append(middleware.add_headers)
     app.cleanup_ctx.append(_worker)
@@ -69,6 +73,11 @@ def create_app(
         [
             web.post("/v1/chat/completions", chat.post_chat_completions),
             web.post("/v1/completions", completions.post_completions),
+            web.post("/v1/messages", messages.post_messages),
+            web.post("/v1/messages/count_tokens", messages.post_count_tokens),
+            web.post("/v1/responses", responses.post_responses),
+            web.get("/v1/responses/{id}", responses.get_response),
+            web.delete("/v1/responses/{id}", responses.delete_response),
             web.post("/tokenize", tokenize.post_tokenize),
             web.post("/detokenize", tokenize.post_detokenize),
             web.get("/v1/models", models.get_models),

@@ -1,4 +1,4 @@
-"""The one shape in which the public API says no: OpenAI's error envelope."""
+"""How the public API says no: one error, in the envelope of the API that was called."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ CLIENT_CANCELLED = 499
 """Status of a request that someone else cancelled; not a registered one, but widely understood."""
 
 _NOT_READY_RETRY_SECONDS = 2
+
+OPENAI = "openai"
+ANTHROPIC = "anthropic"
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 _TYPES = {429: "rate_limit_error", CLIENT_CANCELLED: "request_cancelled"}
 
@@ -46,10 +59,22 @@ class ApiError(Exception):
         self.code = code
         self.headers = dict(headers or {})
 
-    def envelope(self) -> dict[str, Any]:
-        """``{"error": {"message", "type", "param", "code"}}``."""
-        kind = _TYPES.get(self.status)
-        if kind is None:
+    def envelope(self, dialect: str = OPENAI) -> dict[str, Any]:
+        """OpenAI's ``{"error": {"message", "type", "param", "code"}}``, or Anthropic's.
+
+        Anthropic's ``{"type": "error", "error": {"type", "message"}}`` has no place for the
+        field: its message begins with it where it does not name it.
+        """
+        if dialect == ANTHROPIC:
+            message = str(self)
+            if self.param is not None and self.param not in message:
+                message = f"{self.param}: {message}"
+            kind = _ANTHROPIC_TYPES.get(self.status) or (
+                "invalid_request_error" if self.status < 500 else "api_error"
+            )
+            return {"type": "error", "error": {"type": kind, "message": message}}
+        kind = _TYPES.get(self.status, "")
+        if not kind:
             kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {
             "error": {
@@ -60,9 +85,9 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> web.Response:
+    def response(self, dialect: str = OPENAI) -> web.Response:
         """The error as a whole HTTP response."""
-        return web.json_response(self.envelope(), status=self.status, headers=self.headers)
+        return web.json_response(self.envelope(dialect), status=self.status, headers=self.headers)
 
 
 def invalid(param: str | None, message: str, *, code: str | None = None) -> ApiError:
@@ -119,3 +144,8 @@ def timed_out(seconds: float) -> ApiError:
 def cancelled() -> ApiError:
     """The request was cancelled through the admin API."""
     return ApiError(CLIENT_CANCELLED, "the request was cancelled", code="request_cancelled")
+
+
+def dialect_of(path: str) -> str:
+    """Whose envelope errors of a route come in."""
+    return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI

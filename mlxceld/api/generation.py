@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from aiohttp import web
 
@@ -24,10 +24,18 @@ from mlxceld.engine.events import (
     TokenLogprob,
     Usage,
 )
-from mlxceld.engine.request import RAW_PROMPT_SIGNATURE, GenerationRequest, SamplingParams
+from mlxceld.engine.request import (
+    RAW_PROMPT_SIGNATURE,
+    Constraint,
+    GenerationRequest,
+    SamplingParams,
+)
 from mlxceld.engine.stream import EventStream
 from mlxceld.models.boundaries import Boundary
 from mlxceld.models.continuation import Continuation
+
+if TYPE_CHECKING:
+    from mlxceld.api.turn import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class Plan:
     Choices are numbered prompt by prompt. ``prompt_param`` is the field that errors about the
     prompt name. ``boundaries`` and ``continuation`` are those of the only prompt; several
     have none.
+    ``constraint`` makes a fresh one for each sequence; ``shown_tokens`` are special tokens whose
+    names are to be part of the text.
     """
 
     endpoint: str
@@ -48,6 +58,8 @@ class Plan:
     template_signature: str = RAW_PROMPT_SIGNATURE
     boundaries: tuple[Boundary, ...] = ()
     continuation: Continuation | None = None
+    constraint: Callable[[], Constraint] | None = None
+    shown_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -57,6 +69,7 @@ class Choice:
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     reason: str = ""
+    stop_text: str | None = None
 
 
 class EventGroup:
@@ -140,6 +153,31 @@ class UsageSum:
         return Usage(self._prompt, self._completion, self._cached)
 
 
+def plan_of(
+    prepared: Prepared,
+    *,
+    endpoint: str,
+    sampling: Sequence[SamplingParams],
+    session: str,
+    stream: bool,
+    prompt_param: str,
+) -> Plan:
+    """The plan for a prepared turn: one choice for each of ``sampling``."""
+    return Plan(
+        endpoint=endpoint,
+        prompts=[prepared.prompt.tokens],
+        sampling=sampling,
+        session=session,
+        stream=stream,
+        prompt_param=prompt_param,
+        template_signature=prepared.signature,
+        boundaries=prepared.prompt.boundaries,
+        continuation=prepared.continuation,
+        constraint=prepared.constraint,
+        shown_tokens=prepared.shown_tokens,
+    )
+
+
 def start(request: web.Request, plan: Plan) -> list[EventStream]:
     """Queue all of a plan's sequences or none; raises ApiError."""
     context = request.app[CONTEXT]
@@ -177,6 +215,8 @@ async def gather(
                     choices[index].logprobs.extend(event.logprobs)
                 elif isinstance(event, Finished | Failed):
                     choices[index].reason = finish_reason(context, event)
+                    if isinstance(event, Finished):
+                        choices[index].stop_text = event.stop_text
                     usage.add(index, event.usage)
     for choice, parts in zip(choices, texts, strict=True):
         choice.text = "".join(parts)
@@ -224,6 +264,8 @@ def _requests(request: web.Request, plan: Plan, request_id: str) -> list[Generat
             boundaries=plan.boundaries,
             keeps=keeps,
             after=after,
+            constraint=plan.constraint() if plan.constraint else None,
+            shown_tokens=plan.shown_tokens,
         )
         for index, (prompt, sampling) in enumerate(pairs)
     ]

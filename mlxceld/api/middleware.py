@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID
-from mlxceld.api.errors import ApiError, from_engine, internal_error
+from mlxceld.api.errors import ANTHROPIC, ApiError, dialect_of, from_engine, internal_error
 from mlxceld.api.hosts import HostGuard
 from mlxceld.engine.errors import EngineError
 
@@ -34,6 +34,8 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """
     if REQUEST_ID in request:
         response.headers[_ID_HEADER] = request[REQUEST_ID]
+        if dialect_of(request.path) == ANTHROPIC:
+            response.headers["request-id"] = request[REQUEST_ID]
     response.headers["Server"] = "mlxceld"
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers.update(request.app[GUARD].cors_headers(request.headers.get("Origin")))
@@ -49,18 +51,19 @@ async def request_ids(request: web.Request, handler: Handler) -> web.StreamRespo
 
 @web.middleware
 async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every failure in the envelope; what nobody foresaw is logged."""
+    """Answer every failure in the route's envelope; what nobody foresaw is logged."""
+    dialect = dialect_of(request.path)
     try:
         return await handler(request)
     except ApiError as error:
-        return error.response()
+        return error.response(dialect)
     except EngineError as error:
-        return from_engine(error).response()
+        return from_engine(error).response(dialect)
     except web.HTTPRequestEntityTooLarge:
         limit = request.app[CONTEXT].settings.max_body
         return ApiError(
             413, f"the body is larger than max_body, {limit} bytes", code="body_too_large"
-        ).response()
+        ).response(dialect)
     except web.HTTPMethodNotAllowed as error:
         allowed = sorted(error.allowed_methods)
         return ApiError(
@@ -68,16 +71,16 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
             f"{request.method} is not for {request.path}; use {' or '.join(allowed)}",
             code="method_not_allowed",
             headers={"Allow": ", ".join(allowed)},
-        ).response()
+        ).response(dialect)
     except web.HTTPNotFound:
         return ApiError(
             404, f"this server has no {request.method} {request.path}", code="unknown_url"
-        ).response()
+        ).response(dialect)
     except web.HTTPException as error:
-        return ApiError(error.status, error.reason).response()
+        return ApiError(error.status, error.reason).response(dialect)
     except Exception:
         log.exception("request %s failed: %s %s", request[REQUEST_ID], request.method, request.path)
-        return internal_error().response()
+        return internal_error().response(dialect)
 
 
 @web.middleware

@@ -80,7 +80,6 @@ class ResponsesSettings:
         default=64 * 2**20,
         help="Memory for stored responses that a later request may continue; 0 keeps none.",
         section="Serving",
-        caveat=NO_EFFECT,
     )
 
 
@@ -316,7 +315,6 @@ class Settings:
         default=True,
         help="Drop the known lines that clients change with every request from the system text.",
         section="Serving",
-        caveat=NO_EFFECT,
     )
     admin: AdminSettings = field(default_factory=AdminSettings)
     log: LogSettings = field(default_factory=LogSettings)

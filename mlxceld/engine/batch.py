@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from mlxceld.engine.sampling import LogprobArrays, logprobs_of
+from mlxceld.engine.sampling import LogprobArrays, logprobs_of, masked
 from mlxceld.engine.sequence import Sequence
 from mlxceld.kv import row_caches, shared_attention
 from mlxceld.kv.host import as_ints
@@ -92,6 +92,11 @@ class DecodeBatch:
 
     def __len__(self) -> int:
         return sum(len(lane.rows) for lane in self._lanes)
+
+    @property
+    def waits_for_tokens(self) -> bool:
+        """Whether a row's next token depends on the value of its last: it has a constraint."""
+        return any(row.request.constraint is not None for row in self.rows)
 
     def nbytes(self) -> int:
         """Bytes that the lanes' caches hold."""
@@ -201,12 +206,16 @@ class DecodeBatch:
         redrawn = False
         for i, row in enumerate(step.rows):
             sampler, want = row.sampler, row.request.sampling.logprobs
-            if sampler is None or (sampler.is_argmax and want is None):
+            constraint = row.request.constraint
+            if sampler is None or (sampler.is_argmax and want is None and constraint is None):
                 continue
             try:
-                if not sampler.is_argmax:
+                allowed = logits[i : i + 1]
+                if constraint is not None:
+                    allowed = masked(allowed, constraint.mask())
+                if constraint is not None or not sampler.is_argmax:
                     picked[i] = sampler.sample(
-                        logits[i : i + 1], row.prompt, self._history(row, i), row.launched
+                        allowed, row.prompt, self._history(row, i), row.launched
                     ).astype(mx.uint32)
                     redrawn = True
                 if want is not None:

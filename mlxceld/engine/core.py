@@ -165,6 +165,8 @@ class EngineCore:
                 self._pressure.after_prefill(self.sequences())
             elif len(self._batch):
                 self._pressure.before_decode(self._break_pipeline, self.sequences())
+                if self._batch.waits_for_tokens:
+                    self._break_pipeline()
                 before, self._pending = self._pending, self._launch()
                 if before is not None:
                     self._take(before)
@@ -250,7 +252,9 @@ class EngineCore:
         sequence.sampler = RowSampler(
             request.sampling, sequence.seed, self._model.status.vocab_size
         )
-        sequence.output = TokenOutput(self._model.text, sequence.prompt, request.sampling.stop)
+        sequence.output = TokenOutput(
+            self._model.text, sequence.prompt, request.sampling.stop, sequence.request.shown_tokens
+        )
         self._place(sequence)
 
     def _place(self, sequence: Sequence) -> None:
@@ -405,6 +409,8 @@ class EngineCore:
         if output is None:
             raise RuntimeError("a row decodes without an output")
         row.generated.append(token)
+        if row.request.constraint is not None:
+            row.request.constraint.accept(token)
         self._recorder.account_token(row, now)
         if token in codec.eos_ids and not params.ignore_eos:
             row.ended_by_eos = True

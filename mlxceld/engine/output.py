@@ -20,8 +20,15 @@ class TokenOutput:
     that a delta's text and tokens belong together.
     """
 
-    def __init__(self, codec: TextCodec, prompt: Sequence[int], stops: Sequence[str]) -> None:
-        self._detokenizer = codec.detokenizer(prompt)
+    def __init__(
+        self,
+        codec: TextCodec,
+        prompt: Sequence[int],
+        stops: Sequence[str],
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
+        """``shown`` are special tokens whose names are to be part of the text."""
+        self._detokenizer = codec.detokenizer(prompt, shown)
         self._matcher = StopMatcher(stops)
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprob] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Protocol
 
 from mlxceld.models.boundaries import Boundary
 
@@ -39,6 +40,16 @@ class SamplingParams:
     logprobs: int | None = None
 
 
+class Constraint(Protocol):
+    """What may come next in one sequence; its engine asks before and tells after every token."""
+
+    def mask(self) -> bytes:
+        """A bit for each token, lowest bit of the first byte first: 1 where it may come next."""
+
+    def accept(self, token: int) -> None:
+        """Take the token that came; raises ValueError for one that may not."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence to generate.
@@ -50,6 +61,8 @@ class GenerationRequest:
     how many leading tokens of prompt and answer the next turn's rendering will have again; it is
     called on the engine thread when the answer is complete. ``after`` is given the answer's text
     there then, and returns at once.
+    ``constraint`` decides which tokens may come, and belongs to this sequence alone.
+    ``shown_tokens`` are special tokens whose names are to be part of the text.
     """
 
     id: str
@@ -64,6 +77,8 @@ class GenerationRequest:
     boundaries: tuple[Boundary, ...] = ()
     keeps: Callable[[Sequence[int]], int] | None = None
     after: Callable[[str], None] | None = None
+    constraint: Constraint | None = None
+    shown_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

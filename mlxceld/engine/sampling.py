@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.sample_utils import (
     apply_min_p,
     apply_top_k,
@@ -98,6 +99,18 @@ class RowSampler:
             for process in self._on_generated:
                 logits = process(generated, logits)
         return logits
+
+
+def masked(logits: mx.array, mask: bytes) -> mx.array:
+    """``logits``, of shape (1, vocab), with minus infinity where ``mask`` has a 0.
+
+    Bit ``i`` of the mask, from the lowest of its first byte on, is token ``i``'s.
+    """
+    bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")
+    allowed = np.zeros(logits.shape[-1], dtype=np.bool_)
+    known = min(len(bits), len(allowed))
+    allowed[:known] = bits[:known]
+    return mx.where(mx.array(allowed), logits, -mx.inf)
 
 
 def _filters(params: SamplingParams, vocab_size: int) -> list[Callable[[mx.array], mx.array]]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlxceld.models.errors import ChatTemplateError, one_line
+from mlxceld.models.tool_prompt import with_tools_in_words
+
+log = logging.getLogger(__name__)
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 
@@ -31,6 +35,10 @@ _RESERVED_ARGUMENTS = frozenset(
 """Arguments of the renderer itself, which are not the request's to set."""
 
 
+_PROBE_TOOL = "qx7_probe"
+_PROBE_TURN = {"role": "user", "content": "u"}
+
+
 class ChatRenderer:
     """The chat template of one tokenizer.
 
@@ -39,10 +47,41 @@ class ChatRenderer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._renders_tools: bool | None = None
         self.available = bool(tokenizer.has_chat_template)
         """Whether the model can render conversations at all."""
         self.source = _template_source(tokenizer) if self.available else ""
         """What identifies the template: its text, or the name of the renderer in its place."""
+
+    @property
+    def renders_tools(self) -> bool:
+        """Whether the template shows tools to the model. Found by rendering one, once."""
+        if self._renders_tools is None:
+            self._renders_tools = self.available and self._shows_a_tool()
+            if self.available and not self._renders_tools:
+                log.info("the chat template does not render tools; the system message names them")
+        return self._renders_tools
+
+    def _shows_a_tool(self) -> bool:
+        tool = {
+            "type": "function",
+            "function": {
+                "name": _PROBE_TOOL,
+                "description": "d",
+                "parameters": {"type": "object", "properties": {}},
+            },
+        }
+        for messages in ([{"role": "system", "content": "s"}, _PROBE_TURN], [_PROBE_TURN]):
+            try:
+                text = self._tokenizer.apply_chat_template(
+                    messages, tools=[tool], add_generation_prompt=True, tokenize=False
+                )
+            except Exception as error:
+                # A template that refuses this may take the next.
+                log.debug("the chat template does not render a tool: %s", error)
+                continue
+            return _PROBE_TOOL in text
+        return False
 
     def render(
         self,
@@ -67,6 +106,13 @@ class ChatRenderer:
                 f"chat_template_kwargs.{reserved[0]} is set by the server and cannot be given"
             )
         prepared = prepare_messages(messages, knows_developer="developer" in self.source)
+        speaks_of_tools = bool(tools) or any(
+            message["role"] in ("tool", "function") or "tool_calls" in message
+            for message in prepared
+        )
+        if speaks_of_tools and not self.renders_tools:
+            prepared = with_tools_in_words(prepared, tools)
+            tools = None
         try:
             text = self._tokenizer.apply_chat_template(
                 prepared,

@@ -44,6 +44,28 @@ class ByteDetokenizer:
         return self._decoder.decode(b"", final=True)
 
 
+class MarkerDetokenizer:
+    """Another detokenizer, with the names of some special tokens shown in place of nothing."""
+
+    def __init__(
+        self, inner: Detokenizer, token_text: Callable[[int], str], shown: Collection[int]
+    ) -> None:
+        self._inner = inner
+        self._token_text = token_text
+        self._shown = shown
+
+    def add(self, token: int) -> str:
+        """See :class:`Detokenizer`."""
+        if token not in self._shown:
+            return self._inner.add(token)
+        # The inner one learns of it too: how the next token reads may depend on it.
+        return self._inner.add(token) + self._token_text(token)
+
+    def finish(self) -> str:
+        """See :class:`Detokenizer`."""
+        return self._inner.finish()
+
+
 class WindowDetokenizer:
     """For any other vocabulary: decodes a short window of tokens before and after each new one.
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from mlxceld.models.boundaries import Boundary, BoundaryFinder
 from mlxceld.models.chat import ChatRenderer
-from mlxceld.models.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from mlxceld.models.detokenizer import (
+    ByteDetokenizer,
+    Detokenizer,
+    MarkerDetokenizer,
+    WindowDetokenizer,
+)
+from mlxceld.models.grammar import GrammarCompiler, JsonGrammar
+from mlxceld.models.output_format import OutputFormat, output_format
 from mlxceld.models.signature import template_signature
 from mlxceld.models.vocabulary import Vocabulary
 
@@ -43,6 +50,9 @@ class TextCodec:
         self._tokenizer = tokenizer
         self._chat = ChatRenderer(tokenizer)
         self._vocabulary = Vocabulary(tokenizer)
+        self._grammars: GrammarCompiler | None = None
+        self.output_format: OutputFormat = output_format(tokenizer)
+        """How this model's answers are to be read."""
         self._bytes: dict[int, bytes] = {}
         self._boundaries = BoundaryFinder(self._chat_tokens)
 
@@ -74,8 +84,15 @@ class TextCodec:
             self._bytes[token] = found
         return found
 
-    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
-        """A detokenizer for what follows ``prompt``, whose end decides how the text begins."""
+    def detokenizer(
+        self, prompt: Sequence[int], shown: frozenset[int] = frozenset()
+    ) -> Detokenizer:
+        """A detokenizer for what follows ``prompt``, whose end decides how the text begins.
+
+        Special tokens give no text, but for the names of those in ``shown``.
+        """
+        if shown:
+            return MarkerDetokenizer(self.detokenizer(prompt), self.token_text, shown)
         if self._vocabulary.byte_level:
             return ByteDetokenizer(self._text_bytes, prompt)
         return WindowDetokenizer(self.decode, prompt, self._vocabulary.special_ids)
@@ -130,6 +147,23 @@ class TextCodec:
         ``messages`` ends with the assistant's reply. Empty where the template cannot render it.
         """
         return self._boundaries.next_turn(messages, tools=tools, template_kwargs=template_kwargs)
+
+    @property
+    def renders_tools(self) -> bool:
+        """Whether the chat template has a place for tools; else they go to the system message."""
+        with self._lock:
+            return self._chat.renders_tools
+
+    def grammar(self, schema: Mapping[str, Any]) -> JsonGrammar:
+        """Make a JSON schema ready for constrained answers; raises GrammarError if it cannot be."""
+        with self._lock:
+            if self._grammars is None:
+                self._grammars = GrammarCompiler(
+                    getattr(self._tokenizer, "_tokenizer", self._tokenizer),
+                    self.vocab_size,
+                    self.eos_ids,
+                )
+            return self._grammars.compile(schema)
 
     def template_signature(
         self,

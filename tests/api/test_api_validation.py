@@ -101,7 +101,7 @@ CHAT_ONLY: list[tuple[dict[str, Any], str, str]] = [
         "tool_choice",
         '"find", which is not among tools',
     ),
-    ({"response_format": {"type": "json_object"}}, "response_format.type", "no other format"),
+    ({"response_format": {"type": "yaml"}}, "response_format.type", "'json_schema'"),
     ({"response_format": {}}, "response_format.type", "is missing"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs", "expected an object"),
     ({"chat_template_kwargs": {"tokenize": 1}}, "chat_template_kwargs", "set by the server"),

@@ -344,12 +344,12 @@ IDLE = [name for name, row in SETTINGS.items() if row.spec.caveat == NO_EFFECT]
 
 def test_a_setting_without_effect_says_so_when_it_is_set(run: Resolve) -> None:
     resolved = run(
-        {"volatile_heads": False}, {"MLXCEL_WARM_FILES": "a"}, "responses.capacity_bytes: 1GiB"
+        {"admin.token_file": Path("t")}, {"MLXCEL_WARM_FILES": "a"}, "volatile_heads: false"
     )
     assert resolved.settings.volatile_heads is False
     assert set(resolved.warnings) == {
         f"{name} is set, but has no effect in this version"
-        for name in ("volatile_heads", "warm_files", "responses.capacity_bytes")
+        for name in ("warm_files", "admin.token_file")
     }
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -107,7 +108,10 @@ def test_tools_and_arguments_reach_the_template(make_codec: MakeCodec) -> None:
     assert rendered.text == "look short"
 
 
-def test_a_template_that_knows_no_tools_is_no_fault(make_codec: MakeCodec) -> None:
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def test_a_template_that_knows_no_tools_gets_them_in_words(make_codec: MakeCodec) -> None:
     messages = [
         {"role": "user", "content": "weather?"},
         {
@@ -117,8 +121,19 @@ def test_a_template_that_knows_no_tools_is_no_fault(make_codec: MakeCodec) -> No
         },
         {"role": "tool", "tool_call_id": "1", "content": "rain"},
     ]
-    rendered = make_codec(SMOLLM_TEMPLATE).render_chat(messages, tools=[{"type": "function"}])
-    assert "<|im_start|>tool\nrain<|im_end|>" in rendered.text
+    rendered = make_codec(SMOLLM_TEMPLATE).render_chat(messages, tools=[TOOL])
+    system, asked, called, answered, opened = rendered.text.split("<|im_start|>")[1:]
+    assert system.startswith("system\n# Tools")
+    assert json.dumps(TOOL) in system
+    assert asked == "user\nweather?<|im_end|>\n"
+    call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    assert called == f"assistant\n{call}<|im_end|>\n"
+    assert answered == "user\n<tool_response>\nrain\n</tool_response><|im_end|>\n"
+    assert opened == "assistant\n"
+
+    messages.insert(0, {"role": "system", "content": "Be brief."})
+    again = make_codec(SMOLLM_TEMPLATE).render_chat(messages, tools=[TOOL])
+    assert again.text.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
 
 
 def test_a_refusal_is_told_in_the_templates_own_words(make_codec: MakeCodec) -> None:

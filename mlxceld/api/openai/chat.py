@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from mlxceld.api.body import describe, read_object
-from mlxceld.api.context import CONTEXT, REQUEST_ID, ApiContext
+from mlxceld.api.context import CONTEXT, REQUEST_ID
 from mlxceld.api.errors import invalid
-from mlxceld.api.generation import Choice, Plan, gather, start
+from mlxceld.api.generation import Choice, gather, plan_of, start
 from mlxceld.api.openai.answer import ChunkFrame, Envelope, usage_object
 from mlxceld.api.openai.logprobs import chat_logprobs
 from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.params import sampling_params, session_of
 from mlxceld.api.openai.schemas import ChatRequest, NamedTool
-from mlxceld.api.openai.sse import stream_events
+from mlxceld.api.openai.sse import OpenAiStream, stream_events
+from mlxceld.api.parts import Answer, CallArguments, CallStart, Part, Reasoning, Text
+from mlxceld.api.reader import AnswerReader
+from mlxceld.api.turn import Turn, prepare
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
-from mlxceld.models.continuation import Continuation
-from mlxceld.models.errors import ChatTemplateError
-from mlxceld.models.text import RenderedPrompt
 
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
 """What of a message the chat template gets to see."""
@@ -36,31 +36,37 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     fields = validate(ChatRequest, body)
     _check(fields)
     model = answering_model(context, fields.model)
-    prompt, signature, continuation = await _render(context, fields, body)
+    turn = _turn(fields, body)
+    prepared = await prepare(context, turn)
     sampling = sampling_params(fields, logprobs=_logprobs_wanted(fields), default_max_tokens=None)
-    plan = Plan(
-        endpoint="chat",
-        prompts=[prompt.tokens],
-        sampling=sampling,
-        session=session_of(fields),
-        stream=bool(fields.stream),
-        prompt_param="messages",
-        template_signature=signature,
-        boundaries=prompt.boundaries,
-        continuation=continuation,
+    if prepared.constraint is not None:
+        # Where the schema is full nothing but an end can come.
+        sampling = [replace(one, ignore_eos=False) for one in sampling]
+    streams = start(
+        request,
+        plan_of(
+            prepared,
+            endpoint="chat",
+            sampling=sampling,
+            session=session_of(fields),
+            stream=bool(fields.stream),
+            prompt_param="messages",
+        ),
     )
-    streams = start(request, plan)
     envelope = Envelope(f"chatcmpl-{request[REQUEST_ID]}", int(context.wall()), model)
+    readers = [prepared.reader(lambda: f"call_{context.ids()}") for _ in sampling]
     if fields.stream:
         writer = _ChatChunks(
             envelope,
-            len(sampling),
+            readers,
             logprobs=bool(fields.logprobs),
             include_usage=fields.include_usage,
         )
         return await stream_events(request, streams, writer, len(sampling))
     choices, usage = await gather(context, streams, len(sampling))
-    return web.json_response(_answer(envelope, choices, usage, logprobs=bool(fields.logprobs)))
+    return web.json_response(
+        _answer(envelope, choices, readers, usage, logprobs=bool(fields.logprobs))
+    )
 
 
 def _check(fields: ChatRequest) -> None:
@@ -104,96 +110,147 @@ def _logprobs_wanted(fields: ChatRequest) -> int | None:
     return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
-async def _render(
-    context: ApiContext, fields: ChatRequest, body: dict[str, Any]
-) -> tuple[RenderedPrompt, str, Continuation]:
-    """The prompt, the signature of how it was rendered, and how the conversation goes on.
+def _turn(fields: ChatRequest, body: dict[str, Any]) -> Turn:
+    """The request in the common form; raises ApiError.
 
     The body as it was sent goes to the template: the order of a tool's keys is part of the prompt.
     """
-    codec = context.text()
-    messages = [
-        {name: message[name] for name in _MESSAGE_FIELDS if message.get(name) is not None}
-        for message in body["messages"]
-    ]
-    tools, kwargs = body.get("tools") or None, body.get("chat_template_kwargs")
     continued = bool(fields.continue_final_message)
-    generation_prompt = (
-        not continued if fields.add_generation_prompt is None else fields.add_generation_prompt
+    return Turn(
+        messages=[
+            {name: message[name] for name in _MESSAGE_FIELDS if message.get(name) is not None}
+            for message in body["messages"]
+        ],
+        tools=[_tool(tool) for tool in body.get("tools") or ()] or None,
+        tool_choice=body.get("tool_choice"),
+        parallel=fields.parallel_tool_calls is not False,
+        template_kwargs=body.get("chat_template_kwargs"),
+        generation_prompt=(
+            not continued if fields.add_generation_prompt is None else fields.add_generation_prompt
+        ),
+        continued=continued,
+        schema=_schema(fields),
+        schema_param="response_format.json_schema.schema",
     )
 
-    def render() -> tuple[RenderedPrompt, str, Continuation]:
-        prompt = codec.render_chat(
-            messages,
-            tools=tools,
-            template_kwargs=kwargs,
-            add_generation_prompt=generation_prompt,
-            continue_final_message=continued,
-            with_boundaries=context.keeps_snapshots,
-        )
-        signature = codec.template_signature(
-            tools=tools, tool_choice=body.get("tool_choice"), template_kwargs=kwargs
-        )
-        continuation = Continuation(
-            codec,
-            prompt,
-            messages,
-            tools=tools,
-            template_kwargs=kwargs,
-            continues=continued,
-        )
-        return prompt, signature, continuation
 
-    try:
-        # Never on the loop: it would wait for the tokenizer's lock behind a long prompt.
-        return await asyncio.get_running_loop().run_in_executor(context.worker, render)
-    except ChatTemplateError as error:
-        about_kwargs = str(error).startswith("chat_template_kwargs")
-        param = "chat_template_kwargs" if about_kwargs else "messages"
-        raise invalid(param, str(error), code="chat_template_error") from None
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as templates see it: how strictly it is kept to is not the model's business."""
+    function = {name: value for name, value in tool["function"].items() if name != "strict"}
+    return {**tool, "function": function}
+
+
+def _schema(fields: ChatRequest) -> dict[str, Any] | None:
+    form = fields.response_format
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return {"type": "object"}
+    if form.json_schema is None or form.json_schema.json_schema is None:
+        path = "response_format.json_schema" + (".schema" if form.json_schema else "")
+        raise invalid(path, f"{path} is missing", code="missing_required_parameter")
+    return form.json_schema.json_schema
 
 
 def _answer(
-    envelope: Envelope, choices: Sequence[Choice], usage: Usage, *, logprobs: bool
+    envelope: Envelope,
+    choices: Sequence[Choice],
+    readers: Sequence[AnswerReader],
+    usage: Usage,
+    *,
+    logprobs: bool,
 ) -> dict[str, Any]:
-    return {
-        **envelope.head("chat.completion"),
-        "choices": [
+    entries = []
+    for index, (choice, reader) in enumerate(zip(choices, readers, strict=True)):
+        answer = Answer.of([*reader.push(choice.text, choice.logprobs), *reader.finish()])
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": answer.text if answer.text or not answer.calls else None,
+            "refusal": None,
+        }
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in answer.calls
+            ]
+        entries.append(
             {
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                "logprobs": chat_logprobs(choice.logprobs) if logprobs else None,
-                "finish_reason": choice.reason,
+                "message": message,
+                "logprobs": chat_logprobs(answer.logprobs or ()) if logprobs else None,
+                "finish_reason": _reason(choice.reason, reader),
             }
-            for index, choice in enumerate(choices)
-        ],
+        )
+    return {
+        **envelope.head("chat.completion"),
+        "choices": entries,
         "usage": usage_object(usage),
     }
 
 
-class _ChatChunks:
-    """The chunks of a chat stream: the role first, then text, then why it ended."""
+def _reason(reason: str, reader: AnswerReader) -> str:
+    return "tool_calls" if reader.called and reason == "stop" else reason
+
+
+class _ChatChunks(OpenAiStream):
+    """The chunks of a chat stream: the role first, then the parts, then why it ended."""
 
     def __init__(
-        self, envelope: Envelope, choices: int, *, logprobs: bool, include_usage: bool
+        self,
+        envelope: Envelope,
+        readers: Sequence[AnswerReader],
+        *,
+        logprobs: bool,
+        include_usage: bool,
     ) -> None:
         self._frame = ChunkFrame(envelope, "chat.completion.chunk", include_usage=include_usage)
-        self._choices = choices
+        self._readers = readers
         self._logprobs = logprobs
 
     def opening(self) -> str:
         delta = '{"role": "assistant", "content": "", "refusal": null}'
-        return "".join(self._chunk(i, delta, "null", "null") for i in range(self._choices))
+        return "".join(self._chunk(i, delta, "null", "null") for i in range(len(self._readers)))
 
     def delta(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> str:
-        shown = json.dumps(chat_logprobs(logprobs)) if self._logprobs else "null"
-        return self._chunk(index, f'{{"content": {json.dumps(text)}}}', shown, "null")
+        return self._parts(index, self._readers[index].push(text, logprobs))
 
-    def finish(self, index: int, reason: str) -> str:
-        return self._chunk(index, "{}", "null", f'"{reason}"')
+    def finish(self, index: int, reason: str, stop_text: str | None) -> str:
+        reader = self._readers[index]
+        rest = self._parts(index, reader.finish())
+        return rest + self._chunk(index, "{}", "null", f'"{_reason(reason, reader)}"')
 
     def usage(self, usage: Usage) -> str:
         return self._frame.usage(usage)
+
+    def _parts(self, index: int, parts: Sequence[Part]) -> str:
+        return "".join(self._part(index, part) for part in parts)
+
+    def _part(self, index: int, part: Part) -> str:
+        shown = "null"
+        match part:
+            case Text():
+                delta = f'{{"content": {json.dumps(part.text)}}}'
+                shown = json.dumps(chat_logprobs(part.logprobs)) if self._logprobs else "null"
+            case Reasoning():
+                delta = f'{{"reasoning_content": {json.dumps(part.text)}}}'
+            case CallStart():
+                call: dict[str, Any] = {
+                    "index": part.index,
+                    "id": part.id,
+                    "type": "function",
+                    "function": {"name": part.name, "arguments": ""},
+                }
+                delta = json.dumps({"tool_calls": [call]})
+            case CallArguments():
+                more = {"index": part.index, "function": {"arguments": part.text}}
+                delta = json.dumps({"tool_calls": [more]})
+        return self._chunk(index, delta, shown, "null")
 
     def _chunk(self, index: int, delta: str, logprobs: str, reason: str) -> str:
         return self._frame.choice(

@@ -18,7 +18,7 @@ from mlxceld.api.openai.logprobs import CompletionLogprobs
 from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.params import sampling_params, session_of
 from mlxceld.api.openai.schemas import CompletionRequest
-from mlxceld.api.openai.sse import stream_events
+from mlxceld.api.openai.sse import OpenAiStream, stream_events
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
 
@@ -113,7 +113,7 @@ def _answer(
     }
 
 
-class _CompletionChunks:
+class _CompletionChunks(OpenAiStream):
     """The chunks of a completion stream."""
 
     def __init__(
@@ -129,7 +129,7 @@ class _CompletionChunks:
         lists = None if self._logprobs is None else self._logprobs[index].take(logprobs)
         return self._chunk(index, json.dumps(text), json.dumps(lists), "null")
 
-    def finish(self, index: int, reason: str) -> str:
+    def finish(self, index: int, reason: str, stop_text: str | None) -> str:
         return self._chunk(index, '""', "null", f'"{reason}"')
 
     def usage(self, usage: Usage) -> str:

@@ -22,7 +22,9 @@ def _expected(what: str) -> PydanticCustomError:
     return PydanticCustomError("expected", "Input should be {what}", {"what": what})
 
 
-def _number(low: float, high: float, text: str, *, above: bool = False) -> AfterValidator:
+def number(low: float, high: float, text: str, *, above: bool = False) -> AfterValidator:
+    """A number from ``low`` to ``high``, above ``low`` if so asked; ``text`` says so in errors."""
+
     def check(value: float) -> float:
         # Infinity can come from a number like 1e999; no comparison lets it or NaN through.
         if not (low < value if above else low <= value) or not value <= high:
@@ -32,7 +34,8 @@ def _number(low: float, high: float, text: str, *, above: bool = False) -> After
     return AfterValidator(check)
 
 
-def _whole(low: int, high: int | None = None) -> AfterValidator:
+def whole(low: int, high: int | None = None) -> AfterValidator:
+    """A whole number in a range."""
     text = f"a whole number from {low}" + ("" if high is None else f" to {high}")
 
     def check(value: int) -> int:
@@ -50,14 +53,9 @@ def _token_keys(value: dict[str, float]) -> dict[str, float]:
     return value
 
 
-def _by_type(tags: dict[type, str]) -> Callable[[object], str | None]:
+def by_type(tags: dict[type, str]) -> Callable[[object], str | None]:
+    """Tells the members of a union apart by their JSON type."""
     return lambda value: tags.get(type(value))
-
-
-def _only_text(value: str) -> str:
-    if value != "text":
-        raise _expected("'text': no other format is supported")
-    return value
 
 
 def _prompt_kind(value: object) -> str | None:
@@ -71,22 +69,23 @@ def _prompt_kind(value: object) -> str | None:
     return "~token_lists" if isinstance(first, list) else "~tokens"
 
 
-def _union(kind: Callable[[object], str | None], expected: str) -> Discriminator:
+def union(kind: Callable[[object], str | None], expected: str) -> Discriminator:
+    """A union told apart by ``kind``; ``expected`` is what errors ask for."""
     return Discriminator(
         kind, custom_error_type="expected", custom_error_message=f"Input should be {expected}"
     )
 
 
-Unit = Annotated[float, _number(0, 1, "a number from 0 to 1")]
-Penalty = Annotated[float, _number(-2, 2, "a number from -2 to 2")]
+Unit = Annotated[float, number(0, 1, "a number from 0 to 1")]
+Penalty = Annotated[float, number(-2, 2, "a number from -2 to 2")]
 StopText = Annotated[str, Field(min_length=1)]
-Bias = Annotated[float, _number(-100, 100, "a number from -100 to 100")]
+Bias = Annotated[float, number(-100, 100, "a number from -100 to 100")]
 
 Stop = Annotated[
     Annotated[StopText, Tag("~one")]
     | Annotated[list[StopText], Field(max_length=STOP_LIMIT), Tag("~many")],
-    _union(
-        _by_type({str: "~one", list: "~many"}), f"a string or a list of up to {STOP_LIMIT} strings"
+    union(
+        by_type({str: "~one", list: "~many"}), f"a string or a list of up to {STOP_LIMIT} strings"
     ),
 ]
 
@@ -95,9 +94,7 @@ Prompt = Annotated[
     | Annotated[list[str], Tag("~texts")]
     | Annotated[list[int], Tag("~tokens")]
     | Annotated[list[Annotated[list[int], Field(min_length=1)]], Tag("~token_lists")],
-    _union(
-        _prompt_kind, "a string, a list of strings, a list of token ids or a list of such lists"
-    ),
+    union(_prompt_kind, "a string, a list of strings, a list of token ids or a list of such lists"),
 ]
 
 
@@ -118,21 +115,21 @@ class GenerationFields(RequestModel):
     """What chat completions and completions share. Null is the same as absent."""
 
     model: str | None = None
-    temperature: Annotated[float, _number(0, 2, "a number from 0 to 2")] | None = None
-    top_p: Annotated[float, _number(0, 1, "a number above 0, up to 1", above=True)] | None = None
-    top_k: Annotated[int, _whole(-1)] | None = None
+    temperature: Annotated[float, number(0, 2, "a number from 0 to 2")] | None = None
+    top_p: Annotated[float, number(0, 1, "a number above 0, up to 1", above=True)] | None = None
+    top_k: Annotated[int, whole(-1)] | None = None
     min_p: Unit | None = None
     repetition_penalty: (
-        Annotated[float, _number(0, 1e6, "a number above 0, up to 1000000", above=True)] | None
+        Annotated[float, number(0, 1e6, "a number above 0, up to 1000000", above=True)] | None
     ) = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Bias], AfterValidator(_token_keys)] | None = None
     seed: int | None = None
-    max_tokens: Annotated[int, _whole(1)] | None = None
-    max_completion_tokens: Annotated[int, _whole(1)] | None = None
+    max_tokens: Annotated[int, whole(1)] | None = None
+    max_completion_tokens: Annotated[int, whole(1)] | None = None
     stop: Stop | None = None
-    n: Annotated[int, _whole(1, CHOICES_LIMIT)] | None = None
+    n: Annotated[int, whole(1, CHOICES_LIMIT)] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -170,7 +167,7 @@ class ToolCall(RequestModel):
 
 Content = Annotated[
     Annotated[str, Tag("~text")] | Annotated[list[TextPart], Tag("~parts")],
-    _union(_by_type({str: "~text", list: "~parts"}), "a string or a list of text parts"),
+    union(by_type({str: "~text", list: "~parts"}), "a string or a list of text parts"),
 ]
 
 
@@ -216,17 +213,26 @@ class NamedTool(RequestModel):
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("~mode")]
     | Annotated[NamedTool, Tag("~named")],
-    _union(
-        _by_type({str: "~mode", dict: "~named"}),
+    union(
+        by_type({str: "~mode", dict: "~named"}),
         "'none', 'auto', 'required' or an object that names a function",
     ),
 ]
 
 
+class JsonSchemaFormat(RequestModel):
+    """A named JSON schema."""
+
+    name: str | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
 class ResponseFormat(RequestModel):
     """The form of the answer."""
 
-    type: Annotated[str, AfterValidator(_only_text)]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
 
 
 class ChatRequest(GenerationFields):
@@ -234,7 +240,7 @@ class ChatRequest(GenerationFields):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, _whole(0, LOGPROBS_LIMIT)] | None = None
+    top_logprobs: Annotated[int, whole(0, LOGPROBS_LIMIT)] | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -248,7 +254,7 @@ class CompletionRequest(GenerationFields):
     """The body of ``POST /v1/completions``."""
 
     prompt: Prompt
-    logprobs: Annotated[int, _whole(0, LOGPROBS_LIMIT)] | None = None
-    best_of: Annotated[int, _whole(1, CHOICES_LIMIT)] | None = None
+    logprobs: Annotated[int, whole(0, LOGPROBS_LIMIT)] | None = None
+    best_of: Annotated[int, whole(1, CHOICES_LIMIT)] | None = None
     echo: bool | None = None
     suffix: str | None = None

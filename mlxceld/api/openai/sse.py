@@ -13,7 +13,7 @@ from aiohttp import web
 from mlxceld.api.context import CONTEXT, REQUEST_ID, ApiContext
 from mlxceld.api.errors import ApiError, internal_error
 from mlxceld.api.generation import EventGroup, UsageSum, finish_reason
-from mlxceld.engine.events import Delta, Event, PrefillProgress, TokenLogprob, Usage
+from mlxceld.engine.events import Delta, Event, Finished, PrefillProgress, TokenLogprob, Usage
 from mlxceld.engine.stream import EventStream
 
 _HEADERS = {
@@ -22,8 +22,6 @@ _HEADERS = {
     # Proxies that gather responses would make a stream one block.
     "X-Accel-Buffering": "no",
 }
-
-_DONE = "data: [DONE]\n\n"
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +35,20 @@ class ChunkWriter(Protocol):
     def delta(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> str:
         """More of a choice."""
 
-    def finish(self, index: int, reason: str) -> str:
-        """The end of a choice."""
+    def progress(self, progress: PrefillProgress) -> str:
+        """The prompt is being computed."""
 
-    def usage(self, usage: Usage) -> str:
-        """The token counts, if they were asked for."""
+    def keep_alive(self, progress: PrefillProgress | None) -> str:
+        """What breaks a long silence."""
+
+    def finish(self, index: int, reason: str, stop_text: str | None) -> str:
+        """The end of a choice, and the stop string that was met, if one was."""
+
+    def closing(self, usage: Usage) -> str:
+        """What a stream ends with."""
+
+    def failure(self, error: ApiError) -> str:
+        """What a stream ends with instead, when it fails."""
 
 
 async def stream_events(
@@ -63,12 +70,12 @@ async def stream_events(
             try:
                 await _tell(response, context, group, writer, UsageSum(choices_per_prompt))
             except ApiError as error:
-                await response.write(_event(error))
+                await response.write(writer.failure(error).encode())
             except ConnectionError:
                 raise
             except Exception:
                 log.exception("the stream of request %s failed", request[REQUEST_ID])
-                await response.write(_event(internal_error()))
+                await response.write(writer.failure(internal_error()).encode())
         except ConnectionError:
             log.debug("the client of request %s has left", request[REQUEST_ID])
     return response
@@ -91,17 +98,19 @@ async def _tell(
         for _, event in events:
             if isinstance(event, PrefillProgress):
                 progress = event
+                if begun := writer.progress(event):
+                    await response.write(begun.encode())
             elif isinstance(event, Delta):
                 progress = None
         text, error = _chunks(context, events, writer, usage)
         if not text and error is None and loop.time() >= silent_since + context.keep_alive:
-            text = _comment(progress)
+            text = writer.keep_alive(progress)
         if text:
             await response.write(text.encode())
             silent_since = loop.time()
         if error is not None:
             raise error
-    await response.write((writer.usage(usage.total) + _DONE).encode())
+    await response.write(writer.closing(usage.total).encode())
 
 
 def _chunks(
@@ -130,7 +139,9 @@ def _chunks(
             if index in pending:
                 release(index)
             try:
-                written.append(writer.finish(index, finish_reason(context, event)))
+                reason = finish_reason(context, event)
+                stop_text = event.stop_text if isinstance(event, Finished) else None
+                written.append(writer.finish(index, reason, stop_text))
             except ApiError as ended:
                 error = ended
                 break
@@ -140,12 +151,32 @@ def _chunks(
     return "".join(written), error
 
 
-def _comment(progress: PrefillProgress | None) -> str:
+def comment(progress: PrefillProgress | None) -> str:
     """Clients skip comments; they keep proxies and time limits from closing a silent stream."""
     if progress is None:
         return ": waiting\n\n"
     return f": prefill {progress.done}/{progress.total}\n\n"
 
 
-def _event(error: ApiError) -> bytes:
-    return f"data: {json.dumps(error.envelope())}\n\n".encode()
+class OpenAiStream:
+    """What OpenAI's two streams have in common: comments in silence, the error as data, a DONE."""
+
+    def progress(self, progress: PrefillProgress) -> str:
+        """See :class:`ChunkWriter`."""
+        return ""
+
+    def keep_alive(self, progress: PrefillProgress | None) -> str:
+        """See :class:`ChunkWriter`."""
+        return comment(progress)
+
+    def usage(self, usage: Usage) -> str:
+        """The token counts, if they were asked for."""
+        return ""
+
+    def closing(self, usage: Usage) -> str:
+        """See :class:`ChunkWriter`."""
+        return self.usage(usage) + "data: [DONE]\n\n"
+
+    def failure(self, error: ApiError) -> str:
+        """See :class:`ChunkWriter`."""
+        return f"data: {json.dumps(error.envelope())}\n\n"

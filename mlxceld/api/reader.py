@@ -1,0 +1,267 @@
+"""Reads a model's text as it comes into the parts of an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mlxceld.api.parts import CallArguments, CallStart, Part, Reasoning, Text
+from mlxceld.engine.events import TokenLogprob
+from mlxceld.models.calls import CallFormat, ParsedCall
+
+_FORCED_HEAD = re.compile(r'\A\s*\{"name": ("(?:[^"\\]|\\.)*"), "arguments": ')
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one request's answers are to be read.
+
+    ``calls`` is None where calls are to stay text. ``forced`` says that the answer proper is one
+    call as plain JSON, which a grammar has seen to. ``in_reasoning`` says that the prompt ends
+    inside reasoning. ``parallel`` False lets the first call alone through.
+    """
+
+    thinking: tuple[str, str] | None = None
+    calls: CallFormat | None = None
+    tools: Sequence[Mapping[str, Any]] = field(default=())
+    harmony: bool = False
+    forced: bool = False
+    in_reasoning: bool = False
+    parallel: bool = True
+
+
+class AnswerReader(Protocol):
+    """Takes the text of one answer piece by piece. Nothing that may be a marker is let through."""
+
+    @property
+    def called(self) -> bool:
+        """Whether the answer has a tool call."""
+
+    def push(self, text: str, logprobs: Iterable[TokenLogprob] = ()) -> list[Part]:
+        """The parts that ``text`` completes."""
+
+    def finish(self) -> list[Part]:
+        """The answer has ended: the rest."""
+
+
+class CallNumbers:
+    """Turns parsed calls into parts, numbered and with ids; ``new_id`` makes one."""
+
+    def __init__(self, new_id: Callable[[], str], *, parallel: bool) -> None:
+        self._new_id = new_id
+        self._parallel = parallel
+        self.count = 0
+
+    def start(self, name: str, given: str | None = None) -> list[Part]:
+        """A call begins; none if this answer may have no more."""
+        if self.count and not self._parallel:
+            return []
+        self.count += 1
+        return [CallStart(self.count - 1, given or self._new_id(), name)]
+
+    def parts(self, calls: Iterable[ParsedCall]) -> list[Part]:
+        """Whole calls."""
+        found: list[Part] = []
+        for call in calls:
+            if begun := self.start(call.name, call.id):
+                found += [*begun, CallArguments(self.count - 1, call.arguments)]
+        return found
+
+
+class MarkedReader:
+    """For models that mark reasoning and calls inside one text.
+
+    Blank space between text and a call, and around reasoning, is the format's and not the text's.
+    A call that cannot be parsed comes as the text that it was.
+    """
+
+    def __init__(self, reading: Reading, new_id: Callable[[], str]) -> None:
+        self._reading = reading
+        self._numbers = CallNumbers(new_id, parallel=reading.parallel)
+        self._buffer = ""
+        self._logprobs: list[TokenLogprob] = []
+        self._mode = self._reasoning if reading.in_reasoning else self._text
+        self._fresh = True  # nothing of the current stretch has been shown
+        self._said = False
+        self._forced_open = False
+
+    @property
+    def called(self) -> bool:
+        """See :class:`AnswerReader`."""
+        return self._numbers.count > 0
+
+    def push(self, text: str, logprobs: Iterable[TokenLogprob] = ()) -> list[Part]:
+        """See :class:`AnswerReader`."""
+        self._buffer += text
+        self._logprobs += logprobs
+        return self._read(final=False)
+
+    def finish(self) -> list[Part]:
+        """See :class:`AnswerReader`."""
+        return self._read(final=True)
+
+    def _read(self, *, final: bool) -> list[Part]:
+        parts: list[Part] = []
+        while True:
+            mode = self._mode
+            found, again = mode(final)
+            parts += found
+            if not again:
+                break
+        if final and self._logprobs:
+            parts.append(self._shown(""))
+        return parts
+
+    # The stretches of an answer. Each returns its parts and whether to go on reading.
+
+    def _text(self, final: bool) -> tuple[list[Part], bool]:
+        reading = self._reading
+        if reading.forced:
+            self._mode = self._forced
+            return [], True
+        if not self._said and reading.calls is not None and reading.calls.bare:
+            begun = self._buffer.lstrip()
+            if begun.startswith("{"):
+                self._mode = self._bare
+                return [], True
+            if not begun and not final:
+                return [], False
+        openings = [reading.thinking[0]] if reading.thinking else []
+        if reading.calls is not None:
+            openings.append(reading.calls.start)
+        at, marker = first_marker(self._buffer, openings)
+        if marker:
+            before, self._buffer = self._buffer[:at], self._buffer[at + len(marker) :]
+            is_call = reading.calls is not None and marker == reading.calls.start
+            self._mode = self._call if is_call else self._reasoning
+            parts = self._say(before.rstrip())
+            self._fresh = True
+            return parts, True
+        if final:
+            return self._say(self._take()), False
+        keep = held(self._buffer, openings)
+        shown = self._buffer[: len(self._buffer) - keep]
+        if openings:
+            # It may be the space before a marker.
+            shown = shown.rstrip()
+        self._buffer = self._buffer[len(shown) :]
+        return self._say(shown), False
+
+    def _reasoning(self, final: bool) -> tuple[list[Part], bool]:
+        end = self._reading.thinking[1] if self._reading.thinking else ""
+        at = self._buffer.find(end) if end else -1
+        if at >= 0:
+            thought, self._buffer = self._buffer[:at], self._buffer[at + len(end) :]
+            self._mode = self._text
+            parts = self._think(thought.rstrip())
+            self._fresh = True
+            return parts, True
+        if final:
+            return self._think(self._take().rstrip()), False
+        keep = held(self._buffer, [end])
+        shown = self._buffer[: len(self._buffer) - keep].rstrip()
+        self._buffer = self._buffer[len(shown) :]
+        return self._think(shown), False
+
+    def _call(self, final: bool) -> tuple[list[Part], bool]:
+        form = self._reading.calls
+        if form is None:
+            raise RuntimeError("a call is read without a format")
+        at = self._buffer.find(form.end) if form.end else -1
+        if at < 0 and not final:
+            return [], False
+        whole = at >= 0
+        body = self._buffer[:at] if whole else self._buffer
+        self._buffer = self._buffer[at + len(form.end) :] if whole else ""
+        self._mode = self._text
+        try:
+            parts = self._numbers.parts(form.parse(body, self._reading.tools))
+        except ValueError:
+            parts = self._say(form.start + body + (form.end if whole else ""))
+        else:
+            self._logprobs.clear()
+        self._fresh = True
+        return parts, whole
+
+    def _bare(self, final: bool) -> tuple[list[Part], bool]:
+        form = self._reading.calls
+        if not final or form is None:
+            return [], False
+        body = self._take()
+        try:
+            calls = form.parse(body, self._reading.tools)
+        except ValueError:
+            return self._say(body), False
+        known = {tool["function"]["name"] for tool in self._reading.tools}
+        if not all(call.name in known for call in calls):
+            return self._say(body), False
+        self._logprobs.clear()
+        return self._numbers.parts(calls), False
+
+    def _forced(self, final: bool) -> tuple[list[Part], bool]:
+        """``{"name": …, "arguments": …}``; the last brace is not the arguments'."""
+        parts: list[Part] = []
+        if not self._forced_open:
+            head = _FORCED_HEAD.match(self._buffer)
+            if head is None:
+                return (self._say(self._take()) if final else []), False
+            self._forced_open = True
+            self._buffer = self._buffer[head.end() :]
+            parts += self._numbers.start(json.loads(head[1]))
+        text = self._buffer.rstrip()
+        if text.endswith("}"):
+            text = text[:-1]
+        self._buffer = self._buffer[len(text) :]
+        if text:
+            parts.append(CallArguments(0, text))
+            self._logprobs.clear()
+        return parts, False
+
+    # What is let out.
+
+    def _take(self) -> str:
+        text, self._buffer = self._buffer, ""
+        return text
+
+    def _say(self, text: str) -> list[Part]:
+        if self._fresh and (self._said or self.called or self._reading.in_reasoning):
+            text = text.lstrip("\n") if not self.called else text.lstrip()
+        if self._fresh and not self._said:
+            text = text if self._reading.thinking is None else text.lstrip("\n")
+        if not text:
+            return []
+        self._fresh, self._said = False, True
+        return [self._shown(text)]
+
+    def _shown(self, text: str) -> Text:
+        logprobs, self._logprobs = tuple(self._logprobs), []
+        return Text(text, logprobs)
+
+    def _think(self, text: str) -> list[Part]:
+        if self._fresh:
+            text = text.lstrip()
+        self._logprobs.clear()
+        if not text:
+            return []
+        self._fresh = False
+        return [Reasoning(text)]
+
+
+def first_marker(text: str, markers: Iterable[str]) -> tuple[int, str]:
+    """Where the first of ``markers`` stands in ``text``, and which; (-1, "") if none does."""
+    places = [(text.find(marker), marker) for marker in markers if marker in text]
+    return min(places, default=(-1, ""))
+
+
+def held(text: str, markers: Iterable[str]) -> int:
+    """How many characters at the end of ``text`` may be the beginning of a marker."""
+    longest = 0
+    for marker in markers:
+        for length in range(min(len(marker) - 1, len(text)), longest, -1):
+            if text.endswith(marker[:length]):
+                longest = length
+                break
+    return longest

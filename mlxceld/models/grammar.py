@@ -1,0 +1,146 @@
+"""Answers that have to fit a JSON schema, token by token, with llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from mlxceld.models.lru import Lru
+
+_KEPT = 32
+"""Compiled schemas that are kept: agents send the same tools with every request."""
+
+_SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As JSON writers do it. Free spacing would let a model write blanks for ever."""
+
+
+_DATE = (
+    "(?:[1-9][0-9]{3}|0[1-9][0-9]{2})-(?:"
+    "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_TIME = (
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?"
+    "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_FORMATS = {"date": f"^{_DATE}$", "date-time": f"^{_DATE}T{_TIME}$"}
+"""Formats that llguidance takes too widely: it lets the 29th of February into every year."""
+
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+
+
+class GrammarError(ValueError):
+    """A schema that cannot be enforced; the text says which part of it."""
+
+
+class JsonConstraint:
+    """Which tokens may come next in one sequence. Not thread-safe; no MLX.
+
+    Until the tokens ``opens`` have come (the end of the model's reasoning) anything but an end of
+    the answer may come; with none the schema holds from the first token on.
+    """
+
+    def __init__(
+        self, matcher: Any, vocab_size: int, eos_ids: Collection[int], opens: Sequence[int] = ()
+    ) -> None:
+        self._matcher = matcher
+        self._opens = tuple(opens)
+        self._recent: list[int] = []
+        self._active = not self._opens
+        self._not_ends = b""
+        if self._opens:
+            bits = bytearray(b"\xff" * ((vocab_size + 7) // 8))
+            for token in eos_ids:
+                if token < vocab_size:
+                    bits[token // 8] &= ~(1 << token % 8) & 0xFF
+            self._not_ends = bytes(bits)
+
+    def mask(self) -> bytes:
+        """A bit for each token, lowest bit of the first byte first: 1 where it may come next."""
+        if not self._active:
+            return self._not_ends
+        mask: bytes = self._matcher.compute_bitmask()
+        return mask
+
+    def accept(self, token: int) -> None:
+        """Take the token that came; raises ValueError for one that may not."""
+        if self._active:
+            if not self._matcher.consume_token(token) and self._matcher.is_error():
+                raise ValueError(f"token {token} does not fit the grammar")
+            return
+        self._recent = [*self._recent, token][-len(self._opens) :]
+        self._active = tuple(self._recent) == self._opens
+
+
+class JsonGrammar:
+    """A schema made ready; each sequence gets a constraint of its own."""
+
+    def __init__(self, matcher: Any, vocab_size: int, eos_ids: Collection[int]) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+
+    def constraint(self, opens: Sequence[int] = ()) -> JsonConstraint:
+        """A fresh constraint that holds once the tokens ``opens`` have come."""
+        return JsonConstraint(self._matcher.deep_copy(), self._vocab_size, self._eos_ids, opens)
+
+
+class GrammarCompiler:
+    """Compiles schemas for one tokenizer. Not thread-safe: its owner holds the lock."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Collection[int]) -> None:
+        """``tokenizer`` is a fast one of transformers; raises GrammarError for any other."""
+        import llguidance.hf
+
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+        self._compiled: Lru[JsonGrammar] = Lru(_KEPT)
+        try:
+            self._tokenizer = llguidance.hf.from_tokenizer(
+                tokenizer, n_vocab=vocab_size, eos_token=sorted(eos_ids)
+            )
+        except Exception as error:
+            raise GrammarError(
+                f"structured output is not possible with this model's tokenizer: {error}"
+            ) from error
+
+    def compile(self, schema: Mapping[str, Any]) -> JsonGrammar:
+        """Make a JSON schema ready; raises GrammarError, with the reason, if it cannot be."""
+        import llguidance
+
+        source = json.dumps(_with_exact_formats(schema))
+        if (known := self._compiled.get(source)) is not None:
+            return known
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(source, overrides=_SPACING)
+            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
+        except Exception as error:
+            raise GrammarError(_one_line(str(error))) from error
+        if matcher.is_error():
+            raise GrammarError(_one_line(matcher.get_error()))
+        made = JsonGrammar(matcher, self._vocab_size, self._eos_ids)
+        self._compiled.put(source, made)
+        return made
+
+
+def _with_exact_formats(schema: Any) -> Any:
+    """A schema whose dates are given by patterns, which like formats are about strings only."""
+    if isinstance(schema, list):
+        return [_with_exact_formats(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    changed = {
+        key: value if key in _VALUES else _with_exact_formats(value)
+        for key, value in schema.items()
+    }
+    form = changed.get("format")
+    if isinstance(form, str) and form in _FORMATS and "pattern" not in changed:
+        del changed["format"]
+        changed["pattern"] = _FORMATS[form]
+    return changed
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500] or "the schema cannot be enforced"
