@@ -352,7 +352,7 @@ class Engine:
             else:
                 self._model, self._publisher.model = model, status
             self._prefetcher = make_prefetcher(
-                model, self._settings, reuse, self._core.sequences, self._power
+                model, settings, budget, reuse, self._core.sequences, self._power
             )
             self._publisher.prefetch = self._prefetcher.counters
         except Exception as error:

@@ -31,6 +31,9 @@ CONVERSATIONS = 8
 _NOT_WORTH_IT = 8
 """So few missing tokens are computed with the next turn as well."""
 
+_STEP = 256
+"""Tokens by which mlx-lm's caches grow."""
+
 
 class _Nobody(EventStream):
     """The stream of a sequence that nobody listens to."""
@@ -55,7 +58,9 @@ class Prefetcher:
 
     Between two chunks it may be left alone for as long as one likes, or interrupted, which stores
     what is done. ``chunk`` is tokens; ``allowed`` is asked before each conversation;
-    ``in_flight`` gives the requests under way.
+    ``in_flight`` gives the requests under way. ``limit`` is the budget for keys and values in
+    bytes: what does not fit beside what is stored is not computed, nor what leaves no room for
+    a next turn in ``context_length`` tokens.
     """
 
     def __init__(
@@ -66,6 +71,8 @@ class Prefetcher:
         chunk: int,
         allowed: Callable[[], bool],
         in_flight: Callable[[], Iterable[Sequence]] = tuple,
+        limit: int | None = None,
+        context_length: int | None = None,
     ) -> None:
         self.counters = PrefetchCounters()
         self._module = module
@@ -73,6 +80,8 @@ class Prefetcher:
         self._chunk = chunk
         self._allowed = allowed
         self._in_flight = in_flight
+        self._limit = limit
+        self._context_length = context_length
         # The newest last.
         self._turns: deque[NextTurn] = deque()
         self._running: tuple[NextTurn, Sequence] | None = None
@@ -155,16 +164,23 @@ class Prefetcher:
             prompt=list(request.tokens),
         )
         found = self._reuse.expected(sequence)
-        if not self._stores or (found is not None and count - found <= _NOT_WORTH_IT):
+        row_bytes = (count + _STEP) * self._reuse.token_bytes
+        if (
+            not self._stores
+            or (self._context_length is not None and count >= self._context_length)
+            or (found is not None and count - found <= _NOT_WORTH_IT)
+            or (self._limit is not None and self._reuse.reserved() + row_bytes > self._limit)
+        ):
             self.counters.skipped += 1
             return
+        self._reuse.set_aside(row_bytes)
+        self._running = (turn, sequence)
         with _uncounted(self._reuse):
             self._reuse.adopt(sequence)
         # Between two chunks it reads nothing of the pool, whose blocks may move meanwhile.
         self._reuse.page_in(sequence)
         if sequence.row is None:
             sequence.row = row_caches.new_row(self._module)
-        self._running = (turn, sequence)
 
     @property
     def _stores(self) -> bool:
@@ -199,6 +215,9 @@ class Prefetcher:
         sequence.phase = Phase.DONE
         self._reuse.release(sequence)
         sequence.row = None
+        self._reuse.set_aside(0)
+        # No request's log line will ask for it.
+        self._reuse.store.rejects.outcomes.take(sequence.seq_id)
 
     def _drop(self, which: Callable[[NextTurn], bool]) -> None:
         if self._running is not None and which(self._running[0]):

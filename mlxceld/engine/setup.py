@@ -155,6 +155,7 @@ def make_reuse(
 def make_prefetcher(
     model: LoadedModel,
     settings: Settings,
+    budget: KvBudget,
     reuse: PromptReuse,
     in_flight: Callable[[], Iterable[Sequence]],
     power: PowerSource,
@@ -166,7 +167,13 @@ def make_prefetcher(
         return mode == "on" or (mode == "auto" and not power.on_battery())
 
     return Prefetcher(
-        model.module, reuse, chunk=settings.prefill_chunk, allowed=allowed, in_flight=in_flight
+        model.module,
+        reuse,
+        chunk=settings.prefill_chunk,
+        allowed=allowed,
+        in_flight=in_flight,
+        limit=budget.bytes,
+        context_length=model.status.context_length,
     )
 
 

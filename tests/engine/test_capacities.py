@@ -9,7 +9,7 @@ import pytest
 
 from engine_harness import CoreHarness, make_settings, random_prompt
 from mlxceld.config import resolve
-from mlxceld.engine.capacities import device_memory, plan_capacities
+from mlxceld.engine.capacities import plan_capacities
 from mlxceld.models.boundaries import Boundary
 from mlxceld.models.budgets import KV_CAPACITY, SNAPSHOT_CAPACITY
 from mlxceld.models.sizing import measure
@@ -109,7 +109,3 @@ async def test_a_stored_snapshot_has_the_bytes_foretold(
     in_blocks = -(-count // block) * block * size.bytes_per_token if block else 0
     assert kept.bytes == size.snapshot_bytes_at(count) + in_blocks
     assert size.bytes_at(count) == size.snapshot_bytes_at(count) + count * size.bytes_per_token
-
-
-def test_the_device_has_memory() -> None:
-    assert device_memory() > 2**20

@@ -68,7 +68,7 @@ async def test_the_next_turn_computes_only_what_is_new(
     first = random_prompt(1, 70)
     marks = (Boundary(66, "boundary"),)
     await warm.alone(first, boundaries=marks, **ASK)
-    before = counts(warm)
+    before, decided = counts(warm), len(warm.reuse.store.rejects.outcomes)
     ahead = prefetcher(warm)
     history = [*first[:66], *random_prompt(2, 50)]
     ahead.offer(turn(history))
@@ -77,6 +77,7 @@ async def test_the_next_turn_computes_only_what_is_new(
     if backend == "paged":
         assert ahead.counters.tokens == 50
     assert (ahead.counters.run, ahead.counters.skipped) == (1, 0)
+    assert len(warm.reuse.store.rejects.outcomes) == decided
     asked = [*history, *random_prompt(3, 9)]
     request_id = warm.submit(asked, boundaries=(Boundary(120, "boundary"),), **ASK)
     await warm.run()
@@ -211,6 +212,30 @@ async def test_a_disabled_cache_is_not_computed_for(core: Make) -> None:
     ahead.offer(turn(random_prompt(1, 20)))
     work_off(ahead)
     assert (ahead.counters.run, ahead.counters.skipped) == (0, 1)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+async def test_what_does_not_fit_the_budget_is_not_computed(core: Make, family: str) -> None:
+    warm = core(family, cache=True, backend="paged")
+    needed = (100 + 256) * warm.reuse.token_bytes
+    ahead = prefetcher(warm, limit=warm.reuse.reserved() + needed - 1)
+    ahead.offer(turn(random_prompt(1, 100)))
+    work_off(ahead)
+    assert (ahead.counters.run, ahead.counters.skipped, ahead.counters.tokens) == (0, 1, 0)
+    ahead = prefetcher(warm, limit=warm.reuse.reserved() + needed)
+    ahead.offer(turn(random_prompt(1, 100)))
+    work_off(ahead)
+    assert ahead.counters.run == 1
+    warm.check()
+
+
+async def test_what_leaves_no_room_for_a_next_turn_is_not_computed(core: Make) -> None:
+    warm = core("llama", cache=True, backend="paged")
+    ahead = prefetcher(warm, context_length=100)
+    ahead.offer(turn(random_prompt(1, 100)))
+    ahead.offer(turn(random_prompt(1, 99), session="other"))
+    work_off(ahead)
+    assert (ahead.counters.run, ahead.counters.skipped, ahead.counters.tokens) == (1, 1, 99)
 
 
 async def test_a_fault_ends_one_prefetch_and_nothing_else(
