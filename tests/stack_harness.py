@@ -75,7 +75,11 @@ def series(text: str) -> dict[str, float]:
 
 @asynccontextmanager
 async def open_stack(folder: Path, state_dir: Path, **flags: Any) -> AsyncIterator[Stack]:
-    """Start everything over a model folder and wait until it serves; ``flags`` are settings'."""
+    """Start everything over a model folder and wait until it serves; ``flags`` are settings'.
+
+    Nothing is computed ahead unless they say so: what moves a counter is the test's own doing.
+    """
+    flags = {"prompt_cache.prefetch": "off", **flags}
     resolved = resolve({"state_dir": state_dir, **flags}, environ={}, search=False)
     engine = Engine(
         resolved.settings,
