@@ -16,9 +16,17 @@ from mlxceld.admin.app import create_admin_app
 from mlxceld.admin.socket import AdminSocket
 from mlxceld.config import ResolvedSettings, resolve
 from mlxceld.engine.errors import NotReadyError
+from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectLog
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport, TraceEvent
+from mlxceld.prompt_cache.reports import (
+    Budget,
+    BudgetChange,
+    EntryList,
+    FlushReport,
+    ResizeReport,
+    TraceEvent,
+)
 from mlxceld.prompt_cache.stats import fill
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
@@ -120,6 +128,12 @@ class CacheEngine:
 
     def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
         return self._order(lambda: self.store.resize(changes, dry_run=dry_run))
+
+    def entries(
+        self, *, store: str = "all", session: str | None = None, limit: int | None = None
+    ) -> Future[EntryList]:
+        stores = [] if store == "snapshots" else [self.store]
+        return self._order(lambda: list_entries(stores, session=session, limit=limit))
 
     def set_trace(self, enabled: bool) -> None:
         self.trace.enabled = enabled

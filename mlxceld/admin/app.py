@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mlxceld.admin import cache, config, status, trace
+from mlxceld.admin import cache, config, entries, status, trace
 from mlxceld.admin.body import BODY_LIMIT
 from mlxceld.admin.context import CONTEXT, AdminContext
 from mlxceld.admin.middleware import errors, request_ids
@@ -59,6 +59,7 @@ def create_admin_app(
             web.delete(f"{PREFIX}/requests/{{id}}", status.delete_request),
             web.post(f"{PREFIX}/drain", status.post_drain),
             web.get(f"{PREFIX}/cache/stats", cache.get_stats),
+            web.get(f"{PREFIX}/cache/entries", entries.get_entries),
             web.patch(f"{PREFIX}/cache/budget", cache.patch_budget),
             web.post(f"{PREFIX}/cache/flush", cache.post_flush),
             web.get(f"{PREFIX}/trace", trace.get_trace),

@@ -10,21 +10,20 @@ from mlxceld.admin.body import read_body
 from mlxceld.admin.context import CONTEXT
 from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import Change, mutation
+from mlxceld.admin.query import Query
 from mlxceld.prompt_cache.trace import RING_EVENTS
 
 
 async def get_trace(request: web.Request) -> web.Response:
     """Whether the trace is logged, and the last ``n`` events (20), oldest first."""
     engine = request.app[CONTEXT].engine
-    text = request.query.get("n", "20")
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= RING_EVENTS):
-        raise AdminError(
-            400, f"n is {text!r}, expected a whole number from 0 to {RING_EVENTS}", field="n"
-        )
+    number = Query(request, ("n",)).integer("n", 0, RING_EVENTS)
     return web.json_response(
         {
             "enabled": engine.snapshot.trace_enabled,
-            "events": [asdict(event) for event in engine.trace_tail(int(text))],
+            "events": [
+                asdict(event) for event in engine.trace_tail(20 if number is None else number)
+            ],
         }
     )
 

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from mlxceld.engine.request import GenerationRequest
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.text import TextCodec
-    from mlxceld.prompt_cache.reports import BudgetChange, FlushReport, ResizeReport, TraceEvent
+    from mlxceld.prompt_cache.reports import (
+        BudgetChange,
+        EntryList,
+        FlushReport,
+        ResizeReport,
+        TraceEvent,
+    )
     from mlxceld.telemetry.status import EngineSnapshot
 
 
@@ -42,6 +48,11 @@ class EngineClient(Protocol):
 
     def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
         """Change the live budgets between two steps, evicting down to them at once."""
+
+    def entries(
+        self, *, store: str = "all", session: str | None = None, limit: int | None = None
+    ) -> Future[EntryList]:
+        """List what is stored, the newest uses first; ``session`` is a raw key or its hash."""
 
     def set_trace(self, enabled: bool) -> None:
         """Switch the cache trace's log lines."""

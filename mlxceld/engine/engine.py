@@ -17,11 +17,20 @@ from typing import TYPE_CHECKING, TypeVar
 from mlxceld.engine.admission import token_limit
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
+from mlxceld.engine.orders import stores_of
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
+from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.rejects import RejectLog
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport, TraceEvent
+from mlxceld.prompt_cache.reports import (
+    Budget,
+    BudgetChange,
+    EntryList,
+    FlushReport,
+    ResizeReport,
+    TraceEvent,
+)
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
@@ -231,6 +240,17 @@ class Engine:
             reuse.settle()
             self._publish(force=True)
             return report
+
+        return self.call(work)
+
+    def entries(
+        self, *, store: str = "all", session: str | None = None, limit: int | None = None
+    ) -> Future[EntryList]:
+        """List what is stored, the newest uses first, as it is between two steps."""
+
+        def work() -> EntryList:
+            stores = stores_of(self._loaded_reuse(), store)
+            return list_entries(stores, session=session, limit=limit)
 
         return self.call(work)
 

@@ -12,7 +12,7 @@ from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget
+from mlxceld.prompt_cache.reports import Budget, EntryReport
 from mlxceld.prompt_cache.trace import EventSink
 
 
@@ -126,6 +126,7 @@ class BlockStore(Ledger[BlockEntry]):
         *,
         seq_id: int | None = None,
         client: str | None = None,
+        origin: str = "completion",
         record_refusal: bool = True,
     ) -> RejectReason | None:
         """Store a prefix; returns why not, or None when it is stored.
@@ -149,7 +150,9 @@ class BlockStore(Ledger[BlockEntry]):
         old = self._replace(bucket, ids, session)
         hits = old.hits if old is not None else 0
         now = self._clock()
-        entry = BlockEntry(bucket, session, ids, table, hashes, now, now, hits, client)
+        entry = BlockEntry(
+            bucket, session, ids, table, hashes, now, now, hits=hits, client=client, origin=origin
+        )
         self._holders.add(table)
         self._hashes.add(hashes)
         self._add(entry, seq_id=seq_id, nbytes=len(table) * self._pool.bytes_per_block)
@@ -165,6 +168,16 @@ class BlockStore(Ledger[BlockEntry]):
     def tables(self) -> list[tuple[int, ...]]:
         """The block table of every entry: the references that the store holds."""
         return [entry.table for entry in self._by_use.values()]
+
+    def report(self, entry: BlockEntry) -> EntryReport:
+        """See :meth:`Ledger.report`."""
+        blocks, shared = len(entry.table), self._holders.shared(entry.table)
+        return self._report(
+            entry,
+            blocks=blocks,
+            blocks_shared=shared,
+            nbytes=blocks * self._pool.bytes_per_block,
+        )
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""

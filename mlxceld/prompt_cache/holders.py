@@ -28,6 +28,10 @@ class Holders(Generic[T]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def shared(self, table: Iterable[T]) -> int:
+        """How many of these blocks another entry holds too."""
+        return sum(self._counts[block] > 1 for block in table)
+
     def add(self, table: Iterable[T]) -> None:
         """One more entry holds these blocks."""
         self._counts.update(table)

@@ -8,10 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from mlxceld.prompt_cache.counters import Counters
-from mlxceld.prompt_cache.key import Bucket, session_matches
+from mlxceld.prompt_cache.key import Bucket, entry_digest, session_hash, session_matches
 from mlxceld.prompt_cache.radix import RadixIndex
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport
+from mlxceld.prompt_cache.reports import (
+    Budget,
+    BudgetChange,
+    EntryReport,
+    FlushReport,
+    ResizeReport,
+)
 from mlxceld.prompt_cache.trace import EventSink
 
 STORE_NAME = "kv"
@@ -21,14 +27,18 @@ STORE_NAME = "kv"
 class StoredPrefix(Protocol):
     """What the books need to know of an entry; ``last_used`` is a reading of the store's clock.
 
-    ``hits`` counts its adoptions.
+    ``hits`` counts its adoptions; one with ``pins`` goes neither by age nor for others.
     """
 
     bucket: Bucket
     session: str
     tokens: array[int]
+    created: float
     last_used: float
     hits: int
+    client: str | None
+    origin: str
+    pins: int
 
 
 E = TypeVar("E", bound=StoredPrefix)
@@ -160,6 +170,10 @@ class Ledger(abc.ABC, Generic[E]):
             self._emit("resize", nbytes=freed, store=STORE_NAME)
         return ResizeReport(before, after, len(victims), freed, 0, self._generation, dry_run)
 
+    @abc.abstractmethod
+    def report(self, entry: E) -> EntryReport:
+        """What an entry holds and how it was used, without its text."""
+
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
         counters, entries = self.counters, self._by_use.values()
@@ -184,6 +198,29 @@ class Ledger(abc.ABC, Generic[E]):
     @abc.abstractmethod
     def _above(self, budget: Budget) -> list[E]:
         """What has to go so that a budget holds."""
+
+    def _report(
+        self, entry: E, *, nbytes: int, blocks: int | None = None, blocks_shared: int = 0
+    ) -> EntryReport:
+        now = self._clock()
+        paged = blocks is not None
+        return EntryReport(
+            store=STORE_NAME,
+            digest=entry_digest(entry.bucket, entry.session, entry.tokens),
+            session=session_hash(entry.session),
+            client=entry.client,
+            tokens=len(entry.tokens),
+            blocks=blocks,
+            blocks_shared=blocks_shared if paged else None,
+            blocks_own=blocks - blocks_shared if blocks is not None else None,
+            state_bytes=None if paged else nbytes,
+            bytes=nbytes,
+            age_seconds=now - entry.created,
+            idle_seconds=now - entry.last_used,
+            hits=entry.hits,
+            origin=entry.origin,
+            pins=entry.pins,
+        )
 
     def _enabled_under(self, budget: Budget) -> bool:
         return self._switched_on and budget.capacity_bytes > 0 and budget.max_entries > 0

@@ -41,6 +41,40 @@ class BudgetChange:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryReport:
+    """One stored entry, without anything of its text. Sizes are bytes, times seconds.
+
+    ``session`` is hashed. A prefix in the block pool has ``blocks``, those that other entries hold
+    too and those that are its own, and ``bytes`` counts them all; anything else has
+    ``state_bytes``. ``hits`` counts adoptions, ``pins`` what keeps it from age and use.
+    """
+
+    store: str
+    digest: str
+    session: str
+    client: str | None
+    tokens: int
+    blocks: int | None
+    blocks_shared: int | None
+    blocks_own: int | None
+    state_bytes: int | None
+    bytes: int
+    age_seconds: float
+    idle_seconds: float
+    hits: int
+    origin: str
+    pins: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryList:
+    """Stored entries, the most recently used first; ``total`` counts those left out too."""
+
+    entries: tuple[EntryReport, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlushReport:
     """What a flush dropped, or would drop when it was a dry run.
 

@@ -11,7 +11,7 @@ from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget
+from mlxceld.prompt_cache.reports import Budget, EntryReport
 from mlxceld.prompt_cache.trace import EventSink
 
 P = TypeVar("P")
@@ -53,6 +53,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         can_trim: bool = False,
         seq_id: int | None = None,
         client: str | None = None,
+        origin: str = "completion",
         hits: int = 0,
     ) -> RejectReason | None:
         """Store a prefix of ``nbytes`` real bytes; returns why not, or None when it is stored.
@@ -77,7 +78,17 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         self._make_room(nbytes)
         now = self._clock()
         entry = Entry(
-            bucket, session, ids, payload, nbytes, now, now, can_trim, hits=hits, client=client
+            bucket,
+            session,
+            ids,
+            payload,
+            nbytes,
+            now,
+            now,
+            can_trim,
+            hits=hits,
+            client=client,
+            origin=origin,
         )
         self._bytes += nbytes
         self._add(entry, seq_id=seq_id, nbytes=nbytes)
@@ -154,6 +165,10 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         """Give up the least recently used entry under memory pressure; returns its bytes."""
         oldest = self._evict_oldest()
         return 0 if oldest is None else oldest.nbytes
+
+    def report(self, entry: Entry[P]) -> EntryReport:
+        """See :meth:`Ledger.report`."""
+        return self._report(entry, nbytes=entry.nbytes)
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""

@@ -8,6 +8,7 @@ import click
 
 from mlxctl import tables
 from mlxctl.context import Ctl, pass_ctl
+from mlxctl.entriestable import entries_table
 from mlxctl.options import CtlGroup
 from mlxctl.params import COUNT, DURATION, SIZE
 from mlxctl.statstable import stats_table
@@ -53,6 +54,35 @@ def stats(ctl: Ctl, watch: float | None) -> None:
             elif number:
                 console.print()
         ctl.output.stream(answer, lambda seen=answer: stats_table(seen))  # type: ignore[misc]
+
+
+@cache.command()
+@click.option("--store", type=_STORES, default="all", show_default=True, help="Which store.")
+@click.option("--session", metavar="K", help="Only this session's: its key or its short hash.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="At most so many, the most recently used first.",
+)
+@pass_ctl
+def entries(ctl: Ctl, store: str, session: str | None, limit: int) -> None:
+    """List what is cached, one row an entry.
+
+    Never the text: an entry has a digest, its session's hash, and numbers.
+    """
+    if session == "":
+        raise click.BadParameter("expected a session key or its hash", param_hint="--session")
+    query: dict[str, int | str] = {"store": store, "limit": limit}
+    if session is not None:
+        query["session"] = session
+    answer = ctl.client.get("cache/entries", **query)
+    ctl.output.show(answer, lambda: entries_table(answer["entries"]))
+    hidden = answer["total"] - len(answer["entries"])
+    if hidden and ctl.output.form == "table":
+        ctl.output.message(f"{tables.count_text(hidden)} more; --limit shows more of them.")
 
 
 @cache.command()

@@ -8,6 +8,7 @@ import os
 import random
 import re
 from concurrent.futures import Future
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mlxceld import __version__
 from mlxceld.admin.app import PREFIX, create_admin_app
 from mlxceld.admin.cache import BUDGET_FIELDS
 from mlxceld.prompt_cache.key import session_hash
+from mlxceld.prompt_cache.reports import EntryReport
 from mlxceld.telemetry.audit import AuditLog
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.status import EngineState
@@ -117,6 +119,38 @@ async def test_cache_stats_are_every_number_in_order(api):
     answer = await api.ok("GET", "cache/stats")
     assert list(answer) == list(CacheStats().as_dict())
     assert answer == api.engine.snapshot.cache.as_dict()
+
+
+async def test_entries_are_listed_by_store_and_session_without_their_text(api):
+    api.engine.put([1, 2], session="alice", nbytes=10)
+    api.engine.put([3, 4, 5], session="bob", nbytes=20)
+    answer = await api.ok("GET", "cache/entries")
+    assert answer["total"] == 2
+    assert {entry["bytes"] for entry in answer["entries"]} == {10, 20}
+    (entry,) = (await api.ok("GET", "cache/entries?session=bob"))["entries"]
+    assert (entry["session"], entry["tokens"], entry["store"]) == (session_hash("bob"), 3, "kv")
+    assert set(entry) == {field.name for field in fields(EntryReport)}
+    assert (await api.ok("GET", "cache/entries?store=snapshots")) == {"entries": [], "total": 0}
+    short = await api.ok("GET", "cache/entries?limit=1")
+    assert (len(short["entries"]), short["total"]) == (1, 2)
+    assert api.audit.fields == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("store=disk", "store"),
+        ("limit=0", "limit"),
+        ("limit=x", "limit"),
+        ("limit=10001", "limit"),
+        ("session=", "session"),
+        ("limit=1&limit=2", "limit"),
+        ("sort=age", "sort"),
+    ],
+)
+async def test_a_bad_query_of_entries_is_refused_by_name(api, query, field):
+    error = await api.refused(400, "GET", f"cache/entries?{query}")
+    assert error["details"]["field"] == field
 
 
 async def test_a_resize_takes_effect_and_is_reported_and_recorded(api):

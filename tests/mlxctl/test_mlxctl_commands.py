@@ -151,6 +151,23 @@ def test_watching_waits_as_told_and_ends_with_the_daemons_absence(ctl):
     assert ctl("cache", "stats", "--watch", "--socket", "/nowhere/a.sock").code == 3
 
 
+def test_entries_are_listed_without_their_text(ctl):
+    ctl.engine.put([1, 2, 3], session="alice", nbytes=2048)
+    ctl.engine.put([4, 5], session="bob", nbytes=1024)
+    shown = ctl("cache", "entries", "--session", "alice")
+    assert shown.code == 0
+    heading, row = shown.out.splitlines()
+    assert "SHARED/OWN" in heading
+    assert session_hash("alice") in row
+    assert "2.0 KiB" in row
+    assert "alice" not in row
+    newest = ctl("cache", "entries", "--store", "kv", "--limit", "1", "-o", "json").json
+    (entry,) = newest["entries"]
+    assert (entry["state_bytes"], entry["blocks"]) == (1024, None)
+    assert "1 more" in ctl("cache", "entries", "--limit", "1").err
+    assert ctl("cache", "entries", "--session", "").code == 2
+
+
 def test_resize_shows_before_after_and_what_went_and_says_that_it_is_not_kept(ctl):
     for token in range(4):
         ctl.engine.put([token, 0], nbytes=2000)

@@ -109,6 +109,10 @@ def test_a_day_in_the_life(daemon):
     assert (stats["lookups"], stats["hits"], stats["consumed"]) == (2, 1, 0)
     assert (stats["entries"], stats["inserts"]) == (2, 2)
     assert stats["bytes"] > 0
+    listed = daemon.ctl("cache", "entries", "--session", "alice")["entries"]
+    told = [(entry["tokens"], entry["hits"], entry["origin"]) for entry in listed]
+    assert told == [(len(second) + 3, 0, "completion"), (len(PROMPT) + 3, 1, "completion")]
+    assert [entry["blocks_shared"] for entry in listed] == [2, 2]
     assert stats["prompt_tokens_reused"] == end.usage.cached_tokens
 
     daemon.ctl("trace", "on")
