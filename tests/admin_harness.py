@@ -18,12 +18,14 @@ from mlxceld.config import ResolvedSettings, resolve
 from mlxceld.engine.errors import NotReadyError
 from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import (
     Budget,
     BudgetChange,
     EntryList,
     FlushReport,
+    PinReport,
     ResizeReport,
     TraceEvent,
 )
@@ -126,8 +128,20 @@ class CacheEngine:
             return self._order(lambda: FlushReport(0, 0, 0, dry_run))
         return self._order(lambda: self.store.flush(session, dry_run=dry_run))
 
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
-        return self._order(lambda: self.store.resize(changes, dry_run=dry_run))
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> Future[ResizeReport]:
+        return self._order(
+            lambda: self.store.resize(changes, dry_run=dry_run, generation=generation)
+        )
+
+    def pin(self, request: Any) -> Future[PinReport]:
+        return self._order(
+            lambda: self.store.pin(BUCKET, request.session, as_tokens(request.tokens))
+        )
+
+    def unpin(self, digest: str) -> Future[PinReport | None]:
+        return self._order(lambda: self.store.unpin(digest))
 
     def entries(
         self, *, store: str = "all", session: str | None = None, limit: int | None = None
@@ -150,7 +164,10 @@ class CacheEngine:
         future: Future[T] = Future()
         self.orders.append(future)
         if not self.stuck:
-            future.set_result(work())
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
         return future
 
 

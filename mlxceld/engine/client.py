@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         BudgetChange,
         EntryList,
         FlushReport,
+        PinReport,
         ResizeReport,
         TraceEvent,
     )
@@ -46,8 +47,19 @@ class EngineClient(Protocol):
     ) -> Future[FlushReport]:
         """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
 
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
-        """Change the live budgets between two steps, evicting down to them at once."""
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> Future[ResizeReport]:
+        """Change the live budgets between two steps, evicting down to them at once.
+
+        Fails with GenerationConflictError where ``generation`` is given and is not the budget's.
+        """
+
+    def pin(self, request: GenerationRequest) -> Future[PinReport]:
+        """Keep the prompt of a request that has ended; fails with PinError if it is not stored."""
+
+    def unpin(self, digest: str) -> Future[PinReport | None]:
+        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
 
     def entries(
         self, *, store: str = "all", session: str | None = None, limit: int | None = None

@@ -22,12 +22,15 @@ from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
 from mlxceld.prompt_cache.inventory import list_entries
+from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import (
     Budget,
     BudgetChange,
     EntryList,
     FlushReport,
+    PinReport,
     ResizeReport,
     TraceEvent,
 )
@@ -231,12 +234,17 @@ class Engine:
 
         return self.call(work)
 
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
-        """Change the live budgets between two steps, evicting down to them at once."""
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> Future[ResizeReport]:
+        """Change the live budgets between two steps, evicting down to them at once.
+
+        Fails with GenerationConflictError where ``generation`` is given and is not the budget's.
+        """
 
         def work() -> ResizeReport:
             reuse = self._loaded_reuse()
-            report = reuse.store.resize(changes, dry_run=dry_run)
+            report = reuse.store.resize(changes, dry_run=dry_run, generation=generation)
             reuse.settle()
             self._publish(force=True)
             return report
@@ -251,6 +259,27 @@ class Engine:
         def work() -> EntryList:
             stores = stores_of(self._loaded_reuse(), store)
             return list_entries(stores, session=session, limit=limit)
+
+        return self.call(work)
+
+    def pin(self, request: GenerationRequest) -> Future[PinReport]:
+        """Keep the prompt of a request that has ended; fails with PinError if it is not stored."""
+
+        def work() -> PinReport:
+            reuse, model = self._loaded_reuse(), self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            bucket = Bucket(model.status.id, request.template_signature)
+            return reuse.store.pin(bucket, request.session, as_tokens(request.tokens))
+
+        return self.call(work)
+
+    def unpin(self, digest: str) -> Future[PinReport | None]:
+        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
+
+        def work() -> PinReport | None:
+            found = (store.unpin(digest) for store in stores_of(self._loaded_reuse(), "all"))
+            return next((report for report in found if report is not None), None)
 
         return self.call(work)
 

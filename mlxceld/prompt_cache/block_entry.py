@@ -22,6 +22,9 @@ class Blocks(Protocol):
     def retain(self, blocks: Sequence[int]) -> None:
         """Add a reference to each block."""
 
+    def refcount(self, block: int) -> int:
+        """How many references a block has."""
+
     def release(self, blocks: Sequence[int]) -> object:
         """Drop a reference to each block; without any it is free."""
 

@@ -138,6 +138,8 @@ class BlockStore(Ledger[BlockEntry]):
         """
         ids = as_tokens(tokens)
         reason = self._refusal(len(ids))
+        if reason is None and not self._fits_beside_pins(bucket, ids):
+            reason = RejectReason.OVERSIZED
         table = None if reason is not None else self._table(bucket, ids, seal)
         if table is None:
             reason = reason or RejectReason.LAYOUT_CONSTRAINTS
@@ -148,11 +150,10 @@ class BlockStore(Ledger[BlockEntry]):
             return reason
         hashes = self._chain(bucket, ids)
         old = self._replace(bucket, ids, session)
-        hits = old.hits if old is not None else 0
+        hits, pins = (old.hits, old.pins) if old is not None else (0, 0)
         now = self._clock()
-        entry = BlockEntry(
-            bucket, session, ids, table, hashes, now, now, hits=hits, client=client, origin=origin
-        )
+        entry = BlockEntry(bucket, session, ids, table, hashes, now, now, hits, client)
+        entry.origin, entry.pins = origin, pins
         self._holders.add(table)
         self._hashes.add(hashes)
         self._add(entry, seq_id=seq_id, nbytes=len(table) * self._pool.bytes_per_block)
@@ -270,7 +271,19 @@ class BlockStore(Ledger[BlockEntry]):
             fits = len(self._holders) + needed <= capacity
             if fits and len(self._by_use) < self._budget.max_entries:
                 return
-            self._evict_oldest()
+            if self._evict_oldest() is None:
+                return
+
+    def _fits_beside_pins(self, bucket: Bucket, ids: array[int]) -> bool:
+        """Whether there is room for a prefix even if all went but what is pinned."""
+        pinned = [entry for entry in self._by_use.values() if entry.pins]
+        if not pinned:
+            return True
+        if len(pinned) >= self._budget.max_entries:
+            return False
+        kept = set().union(*(entry.table for entry in pinned))
+        new = self._blocks_for(len(ids)) - sum(b in kept for b in self._held(bucket, ids))
+        return len(kept) + new <= self._capacity(self._budget)
 
     def _capacity(self, budget: Budget) -> int:
         return budget.capacity_bytes // self._pool.bytes_per_block
@@ -280,7 +293,8 @@ class BlockStore(Ledger[BlockEntry]):
 
     def _above(self, budget: Budget) -> list[BlockEntry]:
         """What has to go so that a budget holds, the least recently used first."""
-        now, entries = self._clock(), self.entries()
+        # What is pinned goes last.
+        now, entries = self._clock(), sorted(self.entries(), key=lambda entry: entry.pins > 0)
         if not self._enabled_under(budget):
             return entries
         capacity = self._capacity(budget)
@@ -297,6 +311,16 @@ class BlockStore(Ledger[BlockEntry]):
     def _bytes_of(self, victims: Sequence[BlockEntry]) -> int:
         freed = self._holders.freed_by(entry.table for entry in victims)
         return freed * self._pool.bytes_per_block
+
+    def _held_elsewhere(self, victims: Sequence[BlockEntry]) -> int:
+        references: Holders[int] = Holders(entry.table for entry in victims)
+        blocks = {block for entry in victims for block in entry.table}
+        held = sum(
+            references.count(block) == self._holders.count(block)
+            and self._pool.refcount(block) > self._holders.count(block)
+            for block in blocks
+        )
+        return held * self._pool.bytes_per_block
 
     def _drop(self, entry: BlockEntry) -> None:
         super()._drop(entry)

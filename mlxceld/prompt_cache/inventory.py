@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from mlxceld.prompt_cache.key import session_matches
-from mlxceld.prompt_cache.reports import EntryList, EntryReport
+from mlxceld.prompt_cache.reports import EntryList, EntryReport, PinReport
 
 
 class Listed(Protocol):
@@ -24,6 +24,9 @@ class Inventoried(Protocol[E]):
 
     def entries(self) -> list[E]:
         """Every stored entry."""
+
+    def unpin(self, digest: str) -> PinReport | None:
+        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
 
     def report(self, entry: E) -> EntryReport:
         """What an entry holds and how it was used, without its text."""

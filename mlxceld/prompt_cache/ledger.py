@@ -16,6 +16,9 @@ from mlxceld.prompt_cache.reports import (
     BudgetChange,
     EntryReport,
     FlushReport,
+    GenerationConflictError,
+    PinError,
+    PinReport,
     ResizeReport,
 )
 from mlxceld.prompt_cache.trace import EventSink
@@ -50,6 +53,8 @@ class Ledger(abc.ABC, Generic[E]):
     Belongs to one thread. ``clock`` is monotonic, in seconds. ``min_prefix`` is the fewest tokens
     worth storing or adopting. A store says what its entries hold, and which have to go.
     """
+
+    can_pin = True
 
     def __init__(
         self,
@@ -134,14 +139,15 @@ class Ledger(abc.ABC, Generic[E]):
     def flush(self, session: str | None = None, *, dry_run: bool = False) -> FlushReport:
         """Drop every entry, or those of one session (its raw key or its hash).
 
-        Bytes are what the entries alone hold; running requests may hold some of them longer.
+        Pinned ones too. Bytes are what the entries alone hold of the store; what running requests
+        hold of them besides is deferred.
         """
         victims = [
             entry
             for entry in self._by_use.values()
             if session is None or session_matches(entry.session, session)
         ]
-        freed = self._bytes_of(victims)
+        freed, held = self._bytes_of(victims), self._held_elsewhere(victims)
         if not dry_run:
             for entry in victims:
                 self._drop(entry)
@@ -149,18 +155,24 @@ class Ledger(abc.ABC, Generic[E]):
             # The entries know the raw key where the order gave its hash.
             key = victims[0].session if session is not None and victims else None
             self._emit("flush", session=key, nbytes=freed, store=STORE_NAME)
-        return FlushReport(len(victims), freed, 0, dry_run)
+        return FlushReport(len(victims), freed, held, dry_run)
 
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> ResizeReport:
-        """Change the live limits, evicting down to them at once.
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> ResizeReport:
+        """Change the live limits, evicting down to them at once; what is pinned goes last.
 
-        A capacity or a maximum of 0 disables the store and empties it.
+        A capacity or a maximum of 0 disables the store and empties it. Raises
+        GenerationConflictError if ``generation`` is given and is not the budget's; then nothing
+        is changed.
         """
+        if generation is not None and generation != self._generation:
+            raise GenerationConflictError(generation, self._generation)
         before, after = self._budget, self._budget.changed(changes)
         if not dry_run:
             self.sweep()
         victims = self._above(after)
-        freed = self._bytes_of(victims)
+        freed, held = self._bytes_of(victims), self._held_elsewhere(victims)
         if not dry_run:
             for entry in victims:
                 self._drop(entry)
@@ -168,7 +180,31 @@ class Ledger(abc.ABC, Generic[E]):
             self._generation += 1
             self.counters.evictions_resize += len(victims)
             self._emit("resize", nbytes=freed, store=STORE_NAME)
-        return ResizeReport(before, after, len(victims), freed, 0, self._generation, dry_run)
+        return ResizeReport(before, after, len(victims), freed, held, self._generation, dry_run)
+
+    def pin(self, bucket: Bucket, session: str, tokens: array[int]) -> PinReport:
+        """Keep a stored prefix whatever its age and use, until it is unpinned or flushed.
+
+        Raises PinError where it is not stored, or where entries are used up by who adopts them.
+        """
+        index = self._indexes.get(bucket)
+        entry = index.get(tokens, session) if index is not None else None
+        if entry is None:
+            raise PinError("the prompt could not be stored, so it cannot be pinned")
+        if not self.can_pin:
+            raise PinError(
+                "this model's entries are used up by who adopts them, so none can be pinned"
+            )
+        entry.pins = 1
+        return self._pin_report(entry)
+
+    def unpin(self, digest: str) -> PinReport | None:
+        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
+        for entry in self._by_use.values():
+            if entry.pins and digest == entry_digest(entry.bucket, entry.session, entry.tokens):
+                entry.pins = 0
+                return self._pin_report(entry)
+        return None
 
     @abc.abstractmethod
     def report(self, entry: E) -> EntryReport:
@@ -199,6 +235,14 @@ class Ledger(abc.ABC, Generic[E]):
     def _above(self, budget: Budget) -> list[E]:
         """What has to go so that a budget holds."""
 
+    def _pin_report(self, entry: E) -> PinReport:
+        told = self.report(entry)
+        return PinReport(told.digest, told.tokens, told.bytes, told.pins)
+
+    def _held_elsewhere(self, victims: Sequence[E]) -> int:
+        """Bytes that stay in memory for running requests once these are gone."""
+        return 0
+
     def _report(
         self, entry: E, *, nbytes: int, blocks: int | None = None, blocks_shared: int = 0
     ) -> EntryReport:
@@ -227,10 +271,10 @@ class Ledger(abc.ABC, Generic[E]):
 
     def _expired(self, entry: E, now: float, budget: Budget | None = None) -> bool:
         ttl = (budget or self._budget).ttl_seconds
-        return ttl > 0 and now - entry.last_used >= ttl
+        return not entry.pins and ttl > 0 and now - entry.last_used >= ttl
 
     def _oldest(self) -> E | None:
-        return next(iter(self._by_use.values()), None)
+        return next((entry for entry in self._by_use.values() if not entry.pins), None)
 
     def _add(self, entry: E, *, seq_id: int | None, nbytes: int) -> None:
         """Book a new entry; there is none of its session under its tokens."""

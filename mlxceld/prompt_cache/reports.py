@@ -75,10 +75,33 @@ class EntryList:
 
 
 @dataclass(frozen=True, slots=True)
+class PinReport:
+    """An entry that is kept whatever its age, or no longer is. ``bytes`` is its whole size."""
+
+    digest: str
+    tokens: int
+    bytes: int
+    pins: int
+
+
+class GenerationConflictError(Exception):
+    """The budget has been changed since the caller looked; ``current`` is its generation now."""
+
+    def __init__(self, given: int, current: int) -> None:
+        super().__init__(f"generation is {given}, but the budget's is {current} by now")
+        self.current = current
+
+
+class PinError(Exception):
+    """An entry that cannot be kept by a pin; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
 class FlushReport:
     """What a flush dropped, or would drop when it was a dry run.
 
-    ``deferred_bytes`` are still held by running requests and are freed when these end.
+    Of ``bytes``, ``deferred_bytes`` are still held by running requests and are freed when these
+    end.
     """
 
     entries: int
@@ -91,7 +114,8 @@ class FlushReport:
 class ResizeReport:
     """What a change of the budget did, or would do when it was a dry run.
 
-    ``generation`` counts the changes made since the start; a dry run does not move it.
+    Of ``evicted_bytes``, ``deferred_bytes`` are still held by running requests. ``generation``
+    counts the changes made since the start; a dry run does not move it.
     """
 
     before: Budget

@@ -24,6 +24,8 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
     when it leaves, so that the order of use is also that of donation.
     """
 
+    can_pin = False
+
     def __init__(
         self,
         budget: Budget,
