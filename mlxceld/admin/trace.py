@@ -8,9 +8,9 @@ from aiohttp import web
 
 from mlxceld.admin.body import read_body
 from mlxceld.admin.context import CONTEXT
-from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import Change, mutation
 from mlxceld.admin.query import Query
+from mlxceld.admin.schemas import TraceSwitch
 from mlxceld.prompt_cache.trace import RING_EVENTS
 
 
@@ -32,9 +32,7 @@ async def get_trace(request: web.Request) -> web.Response:
 async def put_trace(request: web.Request, change: Change) -> web.Response:
     """Switch the trace's log lines; the last events are kept either way."""
     engine = request.app[CONTEXT].engine
-    enabled = (await read_body(request, ("enabled",))).boolean("enabled")
-    if enabled is None:
-        raise AdminError(400, "enabled is missing, expected true or false", field="enabled")
+    enabled = (await read_body(request, TraceSwitch)).enabled
     change.before, change.after = engine.snapshot.trace_enabled, enabled
     engine.set_trace(enabled)
     return web.json_response({"enabled": enabled})

@@ -12,8 +12,8 @@ from aiohttp import web
 
 from mlxceld.api import cache_stats, health, metrics, middleware, tokenize
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
-from mlxceld.api.hosts import HostGuard
 from mlxceld.api.openai import chat, completions, models
+from mlxceld.web.hosts import HostGuard
 
 if TYPE_CHECKING:
     from mlxceld.api.keys import ApiKeys

@@ -41,14 +41,14 @@ class AdminSettings:
         help="Also serve the admin API on this loopback address; needs admin.token_file.",
         section="Admin API",
         default_text="off",
-        caveat="This version refuses it.",
     )
     token_file: Path | None = setting(
         kinds.PathKind(),
         default=None,
-        help="File with the bearer tokens of the admin API, one a line; not readable by others.",
+        help="File with the bearer tokens of the admin API, one a line; not readable by others."
+        " Made, with a new token, where it is missing; re-read on SIGHUP.",
         section="Admin API",
-        caveat=NO_EFFECT,
+        live=True,
     )
 
 
@@ -100,18 +100,21 @@ class PromptCacheSettings:
         default=2 * 2**30,
         help="Memory for stored prefixes; 0 disables their store.",
         section="Prompt cache",
+        live=True,
     )
     max_entries: int = setting(
         kinds.IntKind(0, 10**9, zero_words=True),
         default=1024,
         help="Most stored prefixes; 0 disables their store.",
         section="Prompt cache",
+        live=True,
     )
     ttl: float = setting(
         kinds.DurationKind(),
         default=3600.0,
         help="How long a stored prefix may stay unused; 0 is for ever.",
         section="Prompt cache",
+        live=True,
     )
     min_prefix: int = setting(
         kinds.IntKind(1, 10**9),
@@ -125,6 +128,7 @@ class PromptCacheSettings:
         help=f"Memory for state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
         caveat=NO_EFFECT,
+        live=True,
     )
     snapshot_max_entries: int = setting(
         kinds.IntKind(0, 10**9, zero_words=True),
@@ -132,6 +136,7 @@ class PromptCacheSettings:
         help=f"Most state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
         caveat=NO_EFFECT,
+        live=True,
     )
     snapshot_ttl: float = setting(
         kinds.DurationKind(),
@@ -139,6 +144,7 @@ class PromptCacheSettings:
         help=f"How long a state snapshot may stay unused; 0 is for ever. {_SIZING}",
         section="Prompt cache",
         caveat=NO_EFFECT,
+        live=True,
     )
     prefetch: str = setting(
         kinds.ChoiceKind(("on", "off", "auto")),
@@ -310,9 +316,8 @@ class Settings:
     warm_files: tuple[Path, ...] = setting(
         kinds.PathsKind(),
         default=(),
-        help="A file with a prompt to prefill and keep at the start (repeatable).",
+        help="A file with a prompt to prefill and pin at the start (repeatable).",
         section="Prompt cache",
-        caveat=NO_EFFECT,
     )
     volatile_heads: bool = setting(
         kinds.BoolKind(),

@@ -55,8 +55,11 @@ class EngineClient(Protocol):
         Fails with GenerationConflictError where ``generation`` is given and is not the budget's.
         """
 
-    def pin(self, request: GenerationRequest) -> Future[PinReport]:
-        """Keep the prompt of a request that has ended; fails with PinError if it is not stored."""
+    def pin(self, request: GenerationRequest, *, keep: bool = True) -> Future[PinReport]:
+        """Keep the prompt of a request that has ended; fails with PinError if it is not stored.
+
+        With ``keep`` off it is only found.
+        """
 
     def unpin(self, digest: str) -> Future[PinReport | None]:
         """Leave a pinned entry to its age; None if no pinned entry has that digest."""

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, TypeVar
 from mlxceld.engine.admission import token_limit
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
-from mlxceld.engine.orders import stores_of
+from mlxceld.engine.orders import pin_in, stores_of
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
 from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
-from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import (
     Budget,
@@ -262,15 +261,18 @@ class Engine:
 
         return self.call(work)
 
-    def pin(self, request: GenerationRequest) -> Future[PinReport]:
-        """Keep the prompt of a request that has ended; fails with PinError if it is not stored."""
+    def pin(self, request: GenerationRequest, *, keep: bool = True) -> Future[PinReport]:
+        """Keep the prompt of a request that has ended; fails with PinError if it is not stored.
+
+        With ``keep`` off it is only found.
+        """
 
         def work() -> PinReport:
             reuse, model = self._loaded_reuse(), self._model
             if model is None:
                 raise NotReadyError(f"the engine is {self._state.value}")
             bucket = Bucket(model.status.id, request.template_signature)
-            return reuse.store.pin(bucket, request.session, as_tokens(request.tokens))
+            return pin_in(stores_of(reuse, "all"), bucket, request, keep=keep)
 
         return self.call(work)
 

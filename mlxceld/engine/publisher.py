@@ -163,6 +163,7 @@ class Publisher:
             prompt_tokens_computed=recorder.prompt_tokens_computed,
             prompt_tokens_reused=recorder.prompt_tokens_reused,
             completion_tokens=recorder.completion_tokens,
+            background_tokens_computed=recorder.background_tokens_computed,
         )
         if pool is not None:
             numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}

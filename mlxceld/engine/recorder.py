@@ -29,6 +29,7 @@ class Recorder:
         self.prompt_tokens = 0
         self.prompt_tokens_computed = 0
         self.prompt_tokens_reused = 0
+        self.background_tokens_computed = 0
         self.completion_tokens = 0
         self.longest_decode_step_seconds = 0.0
         self._outcomes: Counter[tuple[str, str]] = Counter()
@@ -48,6 +49,9 @@ class Recorder:
         reached = len(sequence.prompt) if whole else sequence.prefilled
         if not reached:
             return
+        if sequence.request.background:
+            self.background_tokens_computed += reached - sequence.cached
+            return
         self.prompt_tokens += reached
         self.prompt_tokens_reused += sequence.cached
         self.prompt_tokens_computed += reached - sequence.cached
@@ -55,6 +59,8 @@ class Recorder:
     def account_token(self, sequence: Sequence, now: float) -> None:
         """Count a generated token, and time it from the one before or from the submission."""
         self.tokens_generated += 1
+        if sequence.request.background:
+            return
         if sequence.last_token_at is None:
             self.observe("time_to_first_token_seconds", now - sequence.submitted_at)
         else:
@@ -65,18 +71,11 @@ class Recorder:
         """Record the end of a request: counters, histograms and its one canonical log line."""
         request, usage = sequence.request, sequence.usage()
         self.account_prefill(sequence)
-        self.completion_tokens += usage.completion_tokens
         self.ended += 1
         self.ended_well += not error
-        self._outcomes[request.endpoint, outcome] += 1
         queued, prefill, decode = spans(sequence, now)
-        for name, seconds in (
-            ("request_queue_seconds", queued),
-            ("request_prefill_seconds", prefill),
-            ("request_decode_seconds", decode),
-            ("request_seconds", now - sequence.submitted_at),
-        ):
-            self.observe(name, seconds)
+        if not request.background:
+            self._count(sequence, outcome, now)
         fields: dict[str, object] = {
             "id": request.id,
             "seq_id": sequence.seq_id,
@@ -94,6 +93,18 @@ class Recorder:
         if error:
             fields["error"] = error
         _request_log.info("request", extra={"fields": fields})
+
+    def _count(self, sequence: Sequence, outcome: str, now: float) -> None:
+        self.completion_tokens += sequence.usage().completion_tokens
+        self._outcomes[sequence.request.endpoint, outcome] += 1
+        queued, prefill, decode = spans(sequence, now)
+        for name, seconds in (
+            ("request_queue_seconds", queued),
+            ("request_prefill_seconds", prefill),
+            ("request_decode_seconds", decode),
+            ("request_seconds", now - sequence.submitted_at),
+        ):
+            self.observe(name, seconds)
 
     def mean_request_seconds(self) -> float:
         """The mean time from submission to the end, 0 if none has ended."""

@@ -43,7 +43,8 @@ class GenerationRequest:
 
     ``id`` is unique among requests in flight; ``tokens`` is the whole prompt, at least one token.
     ``template_signature`` names how the prompt was rendered: only requests of one signature share
-    cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
+    cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none. What is
+    of the ``background`` is the daemon's own work, and counts as nobody's request.
     """
 
     id: str
@@ -55,3 +56,4 @@ class GenerationRequest:
     endpoint: str = "completions"
     stream: bool = False
     timeout: float = 0.0
+    background: bool = False

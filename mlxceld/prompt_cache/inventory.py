@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from mlxceld.prompt_cache.key import session_matches
+from mlxceld.prompt_cache.key import Bucket, session_matches
 from mlxceld.prompt_cache.reports import EntryList, EntryReport, PinReport
 
 
@@ -24,6 +25,11 @@ class Inventoried(Protocol[E]):
 
     def entries(self) -> list[E]:
         """Every stored entry."""
+
+    def pin(
+        self, bucket: Bucket, session: str, tokens: array[int], *, keep: bool = True
+    ) -> PinReport:
+        """Keep a stored prefix, or only find it; raises PinError."""
 
     def unpin(self, digest: str) -> PinReport | None:
         """Leave a pinned entry to its age; None if no pinned entry has that digest."""

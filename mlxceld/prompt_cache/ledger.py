@@ -182,15 +182,20 @@ class Ledger(abc.ABC, Generic[E]):
             self._emit("resize", nbytes=freed, store=STORE_NAME)
         return ResizeReport(before, after, len(victims), freed, held, self._generation, dry_run)
 
-    def pin(self, bucket: Bucket, session: str, tokens: array[int]) -> PinReport:
+    def pin(
+        self, bucket: Bucket, session: str, tokens: array[int], *, keep: bool = True
+    ) -> PinReport:
         """Keep a stored prefix whatever its age and use, until it is unpinned or flushed.
 
         Raises PinError where it is not stored, or where entries are used up by who adopts them.
+        With ``keep`` off it is only found.
         """
         index = self._indexes.get(bucket)
         entry = index.get(tokens, session) if index is not None else None
         if entry is None:
-            raise PinError("the prompt could not be stored, so it cannot be pinned")
+            raise PinError("the prompt was computed, and could not be stored")
+        if not keep:
+            return self._pin_report(entry)
         if not self.can_pin:
             raise PinError(
                 "this model's entries are used up by who adopts them, so none can be pinned"

@@ -84,6 +84,24 @@ class PinReport:
     pins: int
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyCheck:
+    """One thing that was tried; ``kind`` is the kind of cache that it is about."""
+
+    name: str
+    kind: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """Whether what is adopted equals what is computed, check by check."""
+
+    passed: bool
+    checks: tuple[VerifyCheck, ...]
+
+
 class GenerationConflictError(Exception):
     """The budget has been changed since the caller looked; ``current`` is its generation now."""
 

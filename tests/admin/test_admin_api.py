@@ -19,6 +19,7 @@ from admin_harness import CacheEngine, request_status, resolved_settings
 from mlxceld import __version__
 from mlxceld.admin.app import PREFIX, create_admin_app
 from mlxceld.admin.cache import BUDGET_FIELDS
+from mlxceld.admin.reports import ReloadReport
 from mlxceld.prompt_cache.key import session_hash
 from mlxceld.prompt_cache.reports import EntryReport
 from mlxceld.telemetry.audit import AuditLog
@@ -66,6 +67,10 @@ class Api:
         return answer["error"]
 
 
+async def reload(actor: str) -> ReloadReport:
+    return ReloadReport(applied={"log.level": {"before": "info", "after": "debug"}})
+
+
 @pytest.fixture
 async def api():
     audit = Records()
@@ -81,6 +86,7 @@ async def api():
         monotonic=lambda: 100.0,
         wall=lambda: 5000.0,
         command_timeout=0.05,
+        reload=reload,
     )
     async with TestClient(TestServer(app)) as client:
         yield Api(engine, client, audit)
@@ -278,13 +284,16 @@ async def test_config_tells_every_setting_with_its_source(api):
     assert (answer["config_file"], answer["warnings"], answer["notes"]) == (None, [], [])
 
 
-FIELDS = (*BUDGET_FIELDS, "dry_run", "store", "session", "enabled")
+FIELDS = (*BUDGET_FIELDS, "generation", "dry_run", "store", "session", "enabled")
 
 MUTATIONS = [
     ("PATCH", "cache/budget"),
     ("POST", "cache/flush"),
     ("PUT", "trace"),
     ("POST", "drain"),
+    ("POST", "config/reload"),
+    ("POST", "cache/warm"),
+    ("POST", "cache/verify"),
 ]
 
 
