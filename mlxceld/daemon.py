@@ -18,7 +18,9 @@ from aiohttp import web
 from mlxceld import __version__
 from mlxceld.admin.access import TcpAccess
 from mlxceld.admin.app import create_admin_app
+from mlxceld.admin.errors import error_response
 from mlxceld.api.app import create_app
+from mlxceld.api.errors import refusal
 from mlxceld.config import ResolvedSettings, Settings
 from mlxceld.config.kinds import split_address
 from mlxceld.engine.engine import Engine
@@ -27,6 +29,7 @@ from mlxceld.process.exhaustion import ExhaustionHandler
 from mlxceld.process.listener import BACKLOG, local_url
 from mlxceld.process.notify import Notifier
 from mlxceld.process.permanent import end_of_start, start_went_well
+from mlxceld.process.reopen import StderrFile
 from mlxceld.process.report import PATIENCE_SECONDS, ForegroundReport, StartReport
 from mlxceld.process.watchdog import engine_moves, keep_watchdog
 from mlxceld.reload import Reloader
@@ -36,6 +39,7 @@ from mlxceld.telemetry.metrics import Metrics
 from mlxceld.telemetry.status import EngineState
 from mlxceld.warmup import warm_files
 from mlxceld.web.hosts import HostGuard
+from mlxceld.web.runner import Runner
 
 if TYPE_CHECKING:
     from mlxceld.models.loading import LoadedModel
@@ -47,6 +51,9 @@ OPEN_FILES = 8192
 
 _FLUSH_SECONDS = 5.0
 """How long handlers may take to send the end of what the drain has cut off."""
+
+_LOG_CHECK_SECONDS = 60.0
+"""How often it is looked whether the log was rotated away."""
 
 _ENGINE_STOP_SECONDS = 15.0
 """How long the engine may take to finish the step that it is in."""
@@ -181,6 +188,7 @@ class Daemon:
             self._notifier.extend(PATIENCE_SECONDS, "loading")
             self._engine.start()
             code = await self._until_ready()
+            self._go_on(self._follow_log())
             if code is None:
                 watchdog = asyncio.create_task(keep_watchdog(self._notifier, self._engine_moves))
                 if self._settings.warm_files:
@@ -209,12 +217,17 @@ class Daemon:
             reload=self._reloader.reload,
         )
         async with contextlib.AsyncExitStack() as running:
-            for app, sockets in (
-                (admin, [self._resources.admin.listener, *self._resources.admin_sockets]),
-                (public, self._resources.sockets),
+            for app, envelope, sockets in (
+                (
+                    admin,
+                    error_response,
+                    [self._resources.admin.listener, *self._resources.admin_sockets],
+                ),
+                (public, refusal, self._resources.sockets),
             ):
-                runner = web.AppRunner(
+                runner = Runner(
                     app,
+                    envelope,
                     handler_cancellation=True,
                     access_log=None,
                     shutdown_timeout=_FLUSH_SECONDS,
@@ -307,6 +320,14 @@ class Daemon:
             exit_at_once(128 + number)
         log.info("%s: finishing %d requests, taking no more", name, self._in_flight.count)
         self._stopping.set()
+
+    async def _follow_log(self) -> None:
+        """Write to where the log is now, after it was rotated; for ever."""
+        log_file = StderrFile()
+        while log_file.path is not None:
+            await asyncio.sleep(_LOG_CHECK_SECONDS)
+            if log_file.follow():
+                log.info("the log was moved; this one is new")
 
     def _on_reload_signal(self) -> None:
         ready = self._engine.snapshot.state is EngineState.READY

@@ -67,17 +67,17 @@ class Reloader:
     async def on_signal(self, actor: str) -> None:
         """Reload for nobody who waits for the answer, on record all the same."""
         began = self._clock()
-        outcome, after = "ok", None
+        outcome, changes = "ok", {}
         try:
-            after = (await self.reload(actor)).applied
+            changes = (await self.reload(actor)).applied
         except ReloadError:
             outcome = "invalid_config"
         self._audit.record(
             actor=actor,
             action="config.reload",
             target="daemon",
-            before=None,
-            after=after,
+            before={name: change["before"] for name, change in changes.items()},
+            after={name: change["after"] for name, change in changes.items()},
             outcome=outcome,
             request_id=None,
             duration=self._clock() - began,

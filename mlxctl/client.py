@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxctl.errors import CtlError, ExitCode
+from mlxctl.starting import start_hint
 
 if TYPE_CHECKING:
     import requests
 
 PREFIX = "/admin/v1"
 
-START_HINT = (
-    "start one with: mlxceld serve --model demo; or name its socket with: mlxctl --socket PATH ..."
-)
+VERSION_HEADER = "X-Mlxceld-Version"
 
 _EXIT_CODES = {
     401: ExitCode.UNAUTHORISED,
@@ -30,11 +30,15 @@ _EXIT_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the daemon's admin API is: a Unix socket, or a URL when one is given."""
+    """Where the daemon's admin API is: a Unix socket, or a URL when one is given.
+
+    ``named`` says that the caller chose it.
+    """
 
     socket: Path
     url: str | None = None
     token_file: Path | None = None
+    named: bool = False
 
     @property
     def name(self) -> str:
@@ -45,8 +49,13 @@ class Target:
 class AdminClient:
     """Sends requests to one daemon. ``timeout`` bounds each of them, in seconds."""
 
-    def __init__(self, target: Target, timeout: float) -> None:
+    def __init__(
+        self, target: Target, timeout: float, warn: Callable[[str], None] | None = None
+    ) -> None:
+        """``warn`` is told, once, that the daemon is of another version."""
         import requests
+
+        self._warn = warn
 
         self._target = target
         self._timeout = timeout
@@ -93,7 +102,22 @@ class AdminClient:
             ) from None
         except requests.RequestException as error:
             raise self._unreachable(error) from error
+        self._compare_versions(response)
         return self._read(response)
+
+    def _compare_versions(self, response: requests.Response) -> None:
+        """Say once that the daemon is of another version, whose answers may read otherwise."""
+        theirs = response.headers.get(VERSION_HEADER)
+        if theirs is None or self._warn is None:
+            return
+        from mlxceld import __version__
+
+        if theirs != __version__:
+            self._warn(
+                f"mlxctl: warning: this is version {__version__}, and the daemon is {theirs};"
+                " restart it, or update mlxctl"
+            )
+        self._warn = None
 
     def _read(self, response: requests.Response) -> Any:
         try:
@@ -133,7 +157,9 @@ class AdminClient:
             message = f"no daemon is running: nothing listens on {name}"
         else:
             message = f"cannot reach the daemon at {name}: {cause or error}"
-        return CtlError("unreachable", message, ExitCode.UNREACHABLE, hint=START_HINT)
+        return CtlError(
+            "unreachable", message, ExitCode.UNREACHABLE, hint=start_hint(named=self._target.named)
+        )
 
 
 def _os_error(error: BaseException) -> OSError | None:
@@ -166,14 +192,17 @@ def _checked_url(url: str) -> str:
 
 
 def _read_token(path: Path) -> str:
+    """The first token of a file, which may be the daemon's own with several and comments."""
     try:
-        token = path.read_text(encoding="ascii").strip()
+        text = path.read_text(encoding="ascii")
     except OSError as error:
         raise CtlError(
             "token_file", f"cannot read the token file {path}: {error.strerror}", ExitCode.USAGE
         ) from error
     except UnicodeDecodeError:
-        token = ""
+        text = ""
+    lines = (line.strip() for line in text.splitlines())
+    token = next((line for line in lines if line and not line.startswith("#")), "")
     if not token or not token.isprintable():
         raise CtlError(
             "token_file",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from mlxceld.admin.app import create_admin_app
+from mlxceld.admin.reports import ReloadError, ReloadReport
 from mlxceld.admin.socket import AdminSocket
 from mlxceld.config import ResolvedSettings, resolve
 from mlxceld.engine.errors import NotReadyError
@@ -183,6 +184,8 @@ class LiveAdmin:
         self.engine = engine
         self.path = path
         self._resolved = resolved
+        self.reloaded = ReloadReport()
+        self.reload_problems: list[str] = []
         self.loop = asyncio.new_event_loop()
         self._up = threading.Event()
         self._stop = asyncio.Event()
@@ -198,12 +201,19 @@ class LiveAdmin:
         self._thread.join(10)
         assert not self._thread.is_alive()
 
+    async def _reload(self, actor: str) -> ReloadReport:
+        if self.reload_problems:
+            raise ReloadError("the settings are not in order", self.reload_problems)
+        return self.reloaded
+
     def _run(self) -> None:
         self.loop.run_until_complete(self._serve())
         self.loop.close()
 
     async def _serve(self) -> None:
-        app = create_admin_app(self.engine, self._resolved, drain=self.engine.drain)
+        app = create_admin_app(
+            self.engine, self._resolved, drain=self.engine.drain, reload=self._reload
+        )
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         with AdminSocket(self.path) as admin:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from mlxceld import __version__
 from mlxceld.admin.body import BODY_LIMIT, WARM_LIMIT
 from mlxceld.admin.context import REQUEST_ID
 from mlxceld.admin.errors import AdminError, error_response
@@ -29,6 +30,7 @@ async def request_ids(request: web.Request, handler: Handler) -> web.StreamRespo
     response = await handler(request)
     response.headers[_ID_HEADER] = request[REQUEST_ID]
     response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Mlxceld-Version"] = __version__
     return response
 
 

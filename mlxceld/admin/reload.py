@@ -26,5 +26,6 @@ async def post_reload(request: web.Request, change: Change) -> web.Response:
         report = await context.reload(actor_of(request))
     except ReloadError as error:
         raise AdminError(422, str(error), code="invalid_config", problems=error.problems) from None
-    change.after = asdict(report)
+    change.before = {name: step["before"] for name, step in report.applied.items()}
+    change.after = {name: step["after"] for name, step in report.applied.items()}
     return web.json_response(asdict(report))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mlxceld.api import cache_stats, health, metrics, middleware, tokenize
+from mlxceld.api import cache_stats, health, metrics, middleware, openapi, tokenize
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
 from mlxceld.api.openai import chat, completions, models
 from mlxceld.web.hosts import HostGuard
@@ -63,6 +63,7 @@ def create_app(
         worker=ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize"),
     )
     app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
+    app[openapi.DOCUMENT] = {}
     app.on_response_prepare.append(middleware.add_headers)
     app.cleanup_ctx.append(_worker)
     app.add_routes(
@@ -78,6 +79,7 @@ def create_app(
             web.get("/livez", health.get_livez),
             web.get("/readyz", health.get_readyz),
             web.get("/health", health.get_health),
+            web.get(openapi.PATH, openapi.get_openapi),
         ]
     )
     return app
