@@ -42,7 +42,6 @@ class Operation:
     media: Sequence[str] = ("application/json",)
     errors: Sequence[int] = ()
     query: Sequence[Parameter] = ()
-    body_required: bool = True
     open: bool = False
     also: Mapping[int, str] = field(default_factory=dict)
 
@@ -125,7 +124,7 @@ def _operation(
         told["parameters"] = parameters
     if operation.body is not None:
         told["requestBody"] = {
-            "required": operation.body_required,
+            "required": True,
             "content": {"application/json": {"schema": _schema(operation.body, schemas)}},
         }
     if operation.open:
