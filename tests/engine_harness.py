@@ -11,7 +11,6 @@ from typing import Any
 from mlxceld.config import Settings, resolve
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
-from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import GenerationRequest, SamplingParams
@@ -194,9 +193,7 @@ class CoreHarness:
 
     def check(self) -> None:
         """Whatever holds blocks or bytes agrees with the books."""
-        self.store.check()
-        if isinstance(self.reuse, PagedReuse):
-            self.reuse.check()
+        self.core.check()
 
 
 _verdicts: dict[int, BatchVerdict] = {}

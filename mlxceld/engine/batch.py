@@ -10,28 +10,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from mlxceld.engine.sampling import LogprobArrays, logprobs_of
 from mlxceld.engine.sequence import Sequence
-from mlxceld.kv import row_caches
+from mlxceld.kv import row_caches, shared_attention
 from mlxceld.kv.host import as_ints
 from mlxceld.kv.row_caches import Caches
+from mlxceld.kv.shared_prefix import order_by_table
+
+if TYPE_CHECKING:
+    from mlxceld.engine.reuse import PromptReuse
 
 
 @dataclass(slots=True)
 class Lane:
     """Caches with their rows. ``merged`` tells a batch's caches from a single row's plain ones.
 
-    ``inputs`` is an int array of shape (rows,): each row's next token to feed.
+    ``inputs`` is an int array of shape (rows,): each row's next token to feed. With ``tails`` the
+    caches may be bound to what their rows read from the pool.
     """
 
     caches: Caches
     rows: list[Sequence]
     inputs: mx.array
     merged: bool
+    tails: bool = False
+
+    def merge(self, *, tails: bool) -> None:
+        """Make a batch's caches of a single row's, and such that can be bound where wanted."""
+        if not self.merged:
+            before = [row.paged_tokens for row in self.rows]
+            self.caches = (
+                shared_attention.merge([self.caches], before)
+                if tails
+                else row_caches.merge([self.caches])
+            )
+            self.merged = True
+        elif tails:
+            self.caches = shared_attention.as_shared(self.caches)
+        self.tails = self.tails or tails
 
 
 @dataclass(slots=True)
@@ -56,8 +76,9 @@ class Step:
 class DecodeBatch:
     """Every sequence in its decode phase."""
 
-    def __init__(self, module: Any, *, batched: bool) -> None:
+    def __init__(self, module: Any, reuse: PromptReuse, *, batched: bool) -> None:
         self._module = module
+        self._reuse = reuse
         self._batched = batched
         self._lanes: list[Lane] = []
 
@@ -73,23 +94,38 @@ class DecodeBatch:
         """Bytes that the lanes' caches hold."""
         return sum(row_caches.nbytes(lane.caches) for lane in self._lanes)
 
-    def join(self, sequences: Seq[Sequence], caches: Caches, *, merged: bool) -> None:
-        """Let prefilled sequences in; ``caches`` are theirs, one row each, in order."""
+    def join(self, sequences: Seq[Sequence], caches: Caches | None) -> None:
+        """Let prefilled sequences in: a merged group with its caches, or one with its own row."""
         inputs = mx.array([sequence.prompt[-1] for sequence in sequences])
-        lane = Lane(caches, list(sequences), inputs, merged)
+        own = sequences[0].row or []
+        lane = Lane(own if caches is None else caches, list(sequences), inputs, caches is not None)
         for sequence in sequences:
             sequence.row = None
-        if not self._batched or not self._lanes:
-            self._lanes.append(lane)
-            return
-        into = self._lanes[0]
+        into = self._lanes[0] if self._lanes and self._batched else None
+        shares = any(row.table for part in (into, lane) if part is not None for row in part.rows)
         for part in (into, lane):
-            if not part.merged:
-                part.caches = row_caches.merge([part.caches])
-                part.merged = True
-        row_caches.extend(into.caches, lane.caches)
-        into.rows.extend(lane.rows)
-        into.inputs = mx.concatenate([into.inputs, lane.inputs])
+            if part is not None and (shares or into is not None):
+                part.merge(tails=shares)
+        if into is None:
+            self._lanes.append(lane)
+        else:
+            row_caches.extend(into.caches, lane.caches)
+            into.rows.extend(lane.rows)
+            into.inputs = mx.concatenate([into.inputs, lane.inputs])
+        self.find_prefixes()
+
+    def find_prefixes(self) -> None:
+        """See anew what the rows read from the pool, those that begin alike side by side."""
+        for lane in self._lanes:
+            if not lane.tails:
+                continue
+            order = order_by_table([row.table for row in lane.rows])
+            if order != sorted(order):
+                row_caches.keep_rows(lane.caches, order)
+                lane.rows = [lane.rows[i] for i in order]
+                lane.inputs = lane.inputs[mx.array(order)]
+            prefix = self._reuse.prefix_of(lane.rows)
+            shared_attention.bind(lane.caches, prefix, gathers=self._reuse.gathers)
 
     def launch(self) -> Step:
         """Build the next step and start computing it; returns without waiting.
@@ -133,6 +169,8 @@ class DecodeBatch:
                 lane.inputs = lane.inputs[mx.array(staying)]
             lane.rows = [lane.rows[i] for i in staying]
         self._lanes = [lane for lane in self._lanes if lane.rows]
+        if gone:
+            self.find_prefixes()
 
     def clear(self) -> None:
         """Forget every row and its caches."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlxceld.engine import sharing
+from mlxceld.engine import grouping, sharing
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.events import (
@@ -22,7 +22,7 @@ from mlxceld.engine.events import (
     PrefillProgress,
 )
 from mlxceld.engine.output import TokenOutput
-from mlxceld.engine.prefill import run_chunk
+from mlxceld.engine.prefill import group_caches, run_chunk
 from mlxceld.engine.recorder import Recorder, spans
 from mlxceld.engine.reuse import PromptReuse
 from mlxceld.engine.sampling import RowSampler, token_logprob
@@ -73,11 +73,13 @@ class EngineCore:
         self._reuse = reuse
         self._recorder = recorder
         self._scheduler = Scheduler(limits.max_batch_size, padded_prefill=verdict.padded_prefill)
-        self._batch = DecodeBatch(model.module, batched=verdict.batched_decode)
+        self._batch = DecodeBatch(model.module, reuse, batched=verdict.batched_decode)
         self._chunks = ChunkSize(limits.prefill_chunk)
+        self._reads_together = verdict.batched_decode and reuse.reads_together
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
         self._orphans: list[Sequence] = []
+        self._ended: list[Sequence] = []
         self._outbox: list[tuple[EventStream, Event]] = []
 
     # What the engine thread asks.
@@ -95,7 +97,7 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._in_flight)
+        return bool(self._in_flight or self._ended)
 
     @property
     def longest_chunk_seconds(self) -> float:
@@ -130,7 +132,10 @@ class EngineCore:
         """Do one round of work: at most one decode step and one prefill chunk."""
         try:
             self._reap()
-            self._admit()
+            if self._ended or self._orphans or self._scheduler.can_admit(len(self._batch)):
+                # What ended is stored first, so that who comes next finds it.
+                self._break_pipeline()
+                self._admit()
             if self._scheduler.prefilling:
                 # A chunk is not overlapped with a step: streams get their tokens before it.
                 self._settle()
@@ -144,14 +149,33 @@ class EngineCore:
                     self._take(before)
             else:
                 self._settle()
+            if self._pending is None:
+                self._store_ended()
         finally:
             self._hand_over()
+
+    def pause(self) -> None:
+        """Finish the step in flight and store what has ended: caches may be changed then."""
+        self._break_pipeline()
+        self._hand_over()
+
+    def give_back(self) -> None:
+        """Return memory after entries have gone; after :meth:`pause`."""
+        self._reuse.settle(self.sequences())
+        self._batch.find_prefixes()
+
+    def check(self) -> None:
+        """Recount what is stored and read; raises AssertionError. After :meth:`pause`."""
+        self._reuse.check(self.sequences())
 
     def fail_all(self, kind: FailureKind, message: str) -> None:
         """End everything in flight with an error and start from nothing."""
         now = self._clock()
         for sequence in self.sequences():
             self._fail(sequence, kind, message, now)
+        for sequence in self._ended:
+            self._release(sequence)
+        self._ended.clear()
         self._pending = None
         self._batch.clear()
         mx.clear_cache()
@@ -177,7 +201,7 @@ class EngineCore:
         if not self._scheduler.waiting:
             return
         now = self._clock()
-        for sequence in self._scheduler.admit(len(self._batch) + self._still_in_flight()):
+        for sequence in self._scheduler.admit(len(self._batch)):
             sequence.prefill_started_at = now
             self._attempt(self._begin, sequence)
 
@@ -189,13 +213,6 @@ class EngineCore:
             action(sequence)
         except Exception as error:
             self._request_fault(sequence, error)
-
-    def _still_in_flight(self) -> int:
-        """Rows that have left the batch with their last token still being computed."""
-        if self._pending is None:
-            return 0
-        inside = set(self._batch.rows)
-        return sum(s.phase is Phase.DECODE and s not in inside for s in self._pending.rows)
 
     def _begin(self, sequence: Sequence) -> None:
         request = sequence.request
@@ -223,6 +240,8 @@ class EngineCore:
         ready = sharing.ready(leader)
         if ready:
             self._reuse.share(leader)
+            if self._reads_together and grouping.reads_along(leader, ready):
+                self._attempt(self._reuse.page_out, leader)
         for follower in ready:
             sharing.part(follower)
             self._attempt(self._place, follower)
@@ -230,12 +249,13 @@ class EngineCore:
     def _prefill(self) -> None:
         streaming = len(self._batch) > 0
         chunk = self._chunks.size(streams_running=streaming)
+        readers = self.sequences() if self._reads_together else ()
+        for sequence in grouping.alone(self._scheduler.computing(), readers):
+            self._attempt(self._reuse.page_in, sequence)
         group = self._scheduler.next_group(chunk)
         if not group:
             return
-        rows = [sequence.row for sequence in group if sequence.row is not None]
-        merged = len(group) > 1
-        caches = row_caches.merge(rows) if merged else rows[0]
+        group, caches, merged = group_caches(group, self._reuse)
         sizes = [min(chunk, sharing.until_shared(sequence)) for sequence in group]
         started = self._clock()
         if max(sizes):
@@ -247,6 +267,10 @@ class EngineCore:
             self._recorder.steps += 1
             seconds = self._clock() - started
             self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
+        if merged and len(group) == 1:
+            # Between chunks a sequence has its tail in a row of its own.
+            group[0].row = caches = row_caches.extract(caches, 0)
+            merged = False
         done = []
         for sequence, size in zip(group, sizes, strict=True):
             sequence.prefilled += size
@@ -259,15 +283,14 @@ class EngineCore:
             if not sequence.prefill_left:
                 done.append(sequence)
         if done:
-            self._start_decoding(done, caches, merged=merged)
+            self._start_decoding(done, caches if merged else None)
 
-    def _start_decoding(
-        self, sequences: list[Sequence], caches: row_caches.Caches, *, merged: bool
-    ) -> None:
+    def _start_decoding(self, sequences: list[Sequence], caches: row_caches.Caches | None) -> None:
+        """Let prefilled sequences into the batch; ``caches`` are theirs where they were merged."""
         now = self._clock()
         for i, sequence in enumerate(sequences):
             if sequence.prefilled - sequence.cached >= _WORTH_SHARING_EARLY:
-                if merged:
+                if caches is not None:
                     # What it was computed into is a row of the group's caches, not its own.
                     sequence.row = row_caches.extract(caches, i)
                 self._reuse.share(sequence)
@@ -275,7 +298,7 @@ class EngineCore:
             sequence.decode_started_at = now
             self._scheduler.remove(sequence)
             self._recorder.account_prefill(sequence)
-        self._batch.join(sequences, caches, merged=merged)
+        self._batch.join(sequences, caches)
         mx.clear_cache()
 
     def _launch(self) -> Step | None:
@@ -299,6 +322,11 @@ class EngineCore:
         step, self._pending = self._pending, None
         if step is not None:
             self._take(step)
+
+    def _break_pipeline(self) -> None:
+        """Wait for the step in flight, and store what ended: nothing reads the pool meanwhile."""
+        self._settle()
+        self._store_ended()
 
     def _take(self, step: Step) -> None:
         """Give a step's tokens to their rows, and end those that are done."""
@@ -361,17 +389,26 @@ class EngineCore:
                 Finished(reason, sequence.usage(), stop_text, queued, prefill, decode),
             )
             self._recorder.finish(sequence, reason.value, now)
-        # Callers are told before what they leave is stored, which takes time. The next request is
-        # looked at after this step only, so it finds everything.
-        self._hand_over()
-        for sequence, _ in ended:
             self._drop(sequence)
+            self._ended.append(sequence)
+        # Callers are told before what they leave is stored, which takes time and must wait for the
+        # step in flight.
+        self._hand_over()
+
+    def _store_ended(self) -> None:
+        """Store what ended sequences leave; with no step in flight."""
+        ended, self._ended = self._ended, []
+        for sequence in ended:
             try:
                 self._reuse.donate(sequence)
             except Exception:
                 # It has its answer; what is lost is only that the next one could have been quicker.
                 log.exception("what request %s computed could not be kept", sequence.request.id)
-            sequence.row = None
+            self._release(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._reuse.release(sequence)
+        sequence.row = None
 
     def _request_fault(self, sequence: Sequence, error: Exception) -> None:
         log.error("request %s failed: %s", sequence.request.id, error, exc_info=error, stacklevel=2)
@@ -382,7 +419,7 @@ class EngineCore:
     def _fail(self, sequence: Sequence, kind: FailureKind, message: str, now: float) -> None:
         self._tell(sequence, Failed(kind, message, sequence.usage()))
         self._drop(sequence)
-        sequence.row = None
+        self._release(sequence)
         self._recorder.finish(sequence, "error", now, error=message)
 
     def _drop(self, sequence: Sequence) -> None:

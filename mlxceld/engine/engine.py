@@ -225,9 +225,9 @@ class Engine:
         def work() -> FlushReport:
             if store == "snapshots":
                 return FlushReport(0, 0, 0, dry_run)
-            reuse = self._loaded_reuse()
+            core, reuse = self._paused()
             report = reuse.store.flush(session, dry_run=dry_run)
-            reuse.settle()
+            core.give_back()
             self._publish(force=True)
             return report
 
@@ -242,9 +242,9 @@ class Engine:
         """
 
         def work() -> ResizeReport:
-            reuse = self._loaded_reuse()
+            core, reuse = self._paused()
             report = reuse.store.resize(changes, dry_run=dry_run, generation=generation)
-            reuse.settle()
+            core.give_back()
             self._publish(force=True)
             return report
 
@@ -335,7 +335,7 @@ class Engine:
             if core.busy:
                 self._step(core)
             elif self._loaded_reuse().store.sweep():
-                self._loaded_reuse().settle()
+                core.give_back()
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
 
@@ -395,6 +395,14 @@ class Engine:
             turned_away=turned_away,
             force=force,
         )
+
+    def _paused(self) -> tuple[EngineCore, PromptReuse]:
+        """The core with no step in flight, and its stores, which may be changed then."""
+        reuse = self._loaded_reuse()
+        if self._core is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        self._core.pause()
+        return self._core, reuse
 
     def _loaded_reuse(self) -> PromptReuse:
         if self._reuse is None:

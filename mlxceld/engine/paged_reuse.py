@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from mlxceld.engine.reuse import bucket_of, reject_without_row, worth_keeping
-from mlxceld.kv import paged_rows
+from mlxceld.kv import paged_rows, row_caches
+from mlxceld.kv.shared_prefix import SharedPrefix
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
+    from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
     from mlxceld.prompt_cache.block_entry import ChainStats
@@ -24,12 +28,23 @@ log = logging.getLogger(__name__)
 class PagedReuse:
     """For models whose caches are all pageable: any prefix of any entry can be adopted.
 
-    The stored entry stays as it is. An adopter's keys and values are copied out of the pool into
-    its own row, to the token; what it donates shares every whole block that is stored already.
+    The stored entry stays as it is. An adopter gets references to the whole blocks that it
+    matches, and a copy of the matched rest of the last one. It reads the blocks where they lie
+    together with those who share them, or, alone, from a copy of its own (:meth:`page_in`). What
+    it donates shares every whole block that is stored already.
     """
 
-    def __init__(self, store: BlockStore, pool: BlockPool, module: Any, model_id: str) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        pool: BlockPool,
+        module: Any,
+        model_id: str,
+        sharing: SharingVerdict,
+    ) -> None:
         self.store = store
+        self.reads_together = sharing.works
+        self.gathers = sharing.gathers
         self._pool = pool
         self._module = module
         self._model_id = model_id
@@ -46,10 +61,13 @@ class PagedReuse:
         )
         if match is None:
             return
+        whole, rest = divmod(match.matched, self._pool.block_size)
         try:
-            layers = self._pool.read(match.blocks, match.matched)
-            mx.eval(layers)
-            row = paged_rows.row_of(self._module, layers, match.matched)
+            row = row_caches.new_row(self._module)
+            if rest:
+                layers = self._pool.read(match.blocks[whole:], rest)
+                mx.eval(layers)
+                row = paged_rows.row_of(self._module, layers, rest)
         except Exception:
             # The entry stays, and the request goes on cold: slower, never wrong.
             log.exception("a stored prefix of %d tokens could not be read", match.matched)
@@ -57,7 +75,8 @@ class PagedReuse:
                 match, RejectReason.LAYOUT_CONSTRAINTS, seq_id=sequence.seq_id
             )
             return
-        self._pool.release(match.blocks)
+        self._pool.release(match.blocks[whole:])
+        self._give_table(sequence, match.blocks[:whole])
         sequence.row = row
         sequence.prefilled = sequence.cached = match.matched
 
@@ -84,33 +103,88 @@ class PagedReuse:
             # Who would have adopted it computes it again: slower, never wrong.
             log.exception("a prefix of %d tokens could not be shared early", len(tokens))
 
+    def page_in(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        if not sequence.table or sequence.row is None:
+            return
+        layers = self._pool.read(sequence.table, sequence.paged_tokens)
+        row = paged_rows.joined(self._module, layers, sequence.row)
+        self.release(sequence)
+        sequence.row = row
+
+    def page_out(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        row, tokens = sequence.row, sequence.fed_tokens()
+        if row is None:
+            return
+        blocks = self._stored_or_held(sequence, tokens)
+        self._pool.retain(blocks)
+        size, before = self._pool.block_size, sequence.paged_tokens
+        whole = len(tokens) // size
+        try:
+            if len(blocks) < whole:
+                first, last = len(blocks) * size - before, whole * size - before
+                blocks += self._pool.seal(paged_rows.keys_and_values(row), first, last) or []
+            tail = paged_rows.tail_of(self._module, row, len(blocks) * size - before)
+        except Exception:
+            # It keeps what it has: more memory, never wrong.
+            log.exception("%d tokens could not be put into the pool", len(tokens))
+            self._pool.release(blocks)
+            return
+        self.release(sequence)
+        self._give_table(sequence, blocks)
+        sequence.row = tail
+
+    def _stored_or_held(self, sequence: Sequence, tokens: list[int]) -> list[int]:
+        """The most whole blocks that hold a sequence's first tokens already."""
+        bucket = bucket_of(self._model_id, sequence)
+        stored = self.store.find(bucket, sequence.request.session, tokens, len(tokens))
+        if stored is not None:
+            whole = stored.matched // self._pool.block_size
+            if whole > len(sequence.table):
+                return list(stored.blocks[:whole])
+        return list(sequence.table)
+
+    def release(self, sequence: Sequence) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        blocks, sequence.table, sequence.paged_tokens = sequence.table, [], 0
+        self._pool.release(blocks)
+
+    def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        tables = [sequence.table for sequence in sequences]
+        return SharedPrefix(self._pool, tables) if any(tables) else None
+
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         return worth_keeping(self.store, sequence)
 
     def donate(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        row, sequence.row = sequence.row, None
         tokens = sequence.fed_tokens()
         if not tokens:
             return
-        if row is None and self.wants(sequence):
+        if sequence.row is None and self.wants(sequence):
             reject_without_row(self.store, sequence)
             return
-        self._insert(sequence, row or [], tokens)
+        self._insert(sequence, sequence.row or [], tokens)
 
     def _insert(
         self, sequence: Sequence, row: Caches, tokens: list[int], *, record_refusal: bool = True
     ) -> None:
+        before = sequence.paged_tokens
+
         def seal(start: int, stop: int) -> list[int] | None:
             # Called only where the store wants the tokens, and then there is a row.
-            return self._pool.seal(paged_rows.keys_and_values(row), start, stop)
+            rows = paged_rows.keys_and_values(row)
+            return self._pool.seal(rows, start - before, stop - before)
 
         self.store.insert(
             bucket_of(self._model_id, sequence),
             sequence.request.session,
             tokens,
             seal,
+            held=sequence.table,
             seq_id=sequence.seq_id,
             client=sequence.request.client,
             # Only the early donation of a prompt goes without a record of its refusal.
@@ -118,14 +192,21 @@ class PagedReuse:
             record_refusal=record_refusal,
         )
 
-    def settle(self) -> None:
+    def _give_table(self, sequence: Sequence, blocks: Seq[int]) -> None:
+        sequence.table = list(blocks)
+        sequence.paged_tokens = len(blocks) * self._pool.block_size
+
+    def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         if self.store.budget is not self._budget:
             self._budget = self.store.budget
             self._pool.resize(self._budget.capacity_bytes)
         stats = self._pool.stats()
         if stats.blocks_free * 2 > stats.blocks_allocated and stats.blocks_live:
-            self.store.remap(self._pool.compact())
+            moved = self._pool.compact()
+            self.store.remap(moved)
+            for sequence in sequences:
+                sequence.table = [moved.get(block, block) for block in sequence.table]
         self._pool.give_back()
 
     def pool_stats(self) -> PoolStats | None:
@@ -136,7 +217,7 @@ class PagedReuse:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         return self.store.chain_stats()
 
-    def check(self) -> None:
-        """Raise AssertionError if store and pool do not agree; between adoptions only."""
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         self.store.check()
-        self._pool.check(self.store.tables())
+        self._pool.check([*self.store.tables(), *(s.table for s in sequences)])

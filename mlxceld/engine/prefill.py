@@ -7,12 +7,35 @@ A sequence's last prompt token is not prefilled; it is the first input of its de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from mlxceld.kv import row_caches
+from mlxceld.kv import row_caches, shared_attention
 from mlxceld.kv.row_caches import Caches
+from mlxceld.kv.shared_prefix import order_by_table
+
+if TYPE_CHECKING:
+    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.sequence import Sequence as Row
+
+
+def group_caches(group: Sequence[Row], reuse: PromptReuse) -> tuple[list[Row], Caches, bool]:
+    """The caches for one forward pass over sequences, and the sequences in the caches' order.
+
+    One sequence that reads nothing from the pool keeps its own row (the last item is False then);
+    others are merged.
+    """
+    rows = list(group)
+    if not any(sequence.table for sequence in rows):
+        caches = [sequence.row for sequence in rows if sequence.row is not None]
+        return rows, caches[0] if len(rows) == 1 else row_caches.merge(caches), len(rows) > 1
+    order = order_by_table([sequence.table for sequence in rows])
+    rows = [rows[at] for at in order]
+    tails = [sequence.row for sequence in rows if sequence.row is not None]
+    merged = shared_attention.merge(tails, [sequence.paged_tokens for sequence in rows])
+    shared_attention.bind(merged, reuse.prefix_of(rows), gathers=reuse.gathers)
+    return rows, merged, True
 
 
 def run_chunk(module: Any, caches: Caches, chunks: Sequence[Sequence[int]]) -> None:

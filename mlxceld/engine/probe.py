@@ -29,7 +29,9 @@ CHUNK = 32
 LENGTHS = (1, 18, 31, 110)
 """Prompt lengths: one token; within a chunk; not a multiple of 256; more than three chunks."""
 
-_STEPS = 3
+STEPS = 3
+"""Forced tokens that each row decodes after its prompt."""
+
 _SEED = 20240229
 _RELATIVE = 1e-4
 _NOISE_FACTOR = 8.0
@@ -66,11 +68,11 @@ def probe(module: Any, vocab_size: int) -> BatchVerdict:
         return BatchVerdict(False, False, "the model's caches have no batched form")
     rng = random.Random(_SEED)  # noqa: S311 - any fixed tokens do
     prompts = [[rng.randrange(vocab_size) for _ in range(length)] for length in LENGTHS]
-    forced = [[rng.randrange(vocab_size) for _ in range(_STEPS)] for _ in LENGTHS]
-    alone = [_alone(module, p, f) for p, f in zip(prompts, forced, strict=True)]
+    forced = [[rng.randrange(vocab_size) for _ in range(STEPS)] for _ in LENGTHS]
+    singles = [alone(module, p, f) for p, f in zip(prompts, forced, strict=True)]
     longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
-    again = _alone(module, prompts[longest], forced[longest], chunk=CHUNK // 3)
-    tolerance = _tolerance(alone, noise=_difference(alone[longest], again))
+    again = alone(module, prompts[longest], forced[longest], chunk=CHUNK // 3)
+    limit = tolerance(singles, noise=difference(singles[longest], again))
     reasons = []
     for padded in (True, False):
         name = "padded prefill" if padded else "batched decode"
@@ -79,18 +81,18 @@ def probe(module: Any, vocab_size: int) -> BatchVerdict:
         except Exception as error:
             reasons.append(f"{name} raised {type(error).__name__}: {str(error).splitlines()[:1]}")
             continue
-        worst = max(_difference(a, b) for a, b in zip(alone, together, strict=True))
-        if worst <= tolerance:
+        worst = max(difference(a, b) for a, b in zip(singles, together, strict=True))
+        if worst <= limit:
             return BatchVerdict(padded, True, "; ".join(reasons))
-        reasons.append(f"{name} moved a row's logits by {worst:.2g} (limit {tolerance:.2g})")
+        reasons.append(f"{name} moved a row's logits by {worst:.2g} (limit {limit:.2g})")
     return BatchVerdict(False, False, "; ".join(reasons))
 
 
-def _alone(module: Any, prompt: list[int], forced: list[int], *, chunk: int = CHUNK) -> mx.array:
+def alone(module: Any, prompt: list[int], forced: list[int], *, chunk: int = CHUNK) -> mx.array:
     """Logits (steps + 1, vocab) of one row by itself."""
     row = row_caches.new_row(module)
     _prefill_alone(module, row, prompt, chunk)
-    return _decode(module, row, [prompt[-1]], [forced])[0]
+    return decode(module, row, [prompt[-1]], [forced])[0]
 
 
 def _together(
@@ -118,7 +120,7 @@ def _together(
         joined.append(i)
     if batch is None:
         raise RuntimeError("no rows")
-    logits = _decode(module, batch, [prompts[i][-1] for i in joined], [forced[i] for i in joined])
+    logits = decode(module, batch, [prompts[i][-1] for i in joined], [forced[i] for i in joined])
     return [logits[joined.index(i)] for i in order]
 
 
@@ -127,15 +129,23 @@ def _prefill_alone(module: Any, row: Caches, prompt: list[int], chunk: int) -> N
         run_chunk(module, row, [prompt[start : min(start + chunk, len(prompt) - 1)]])
 
 
-def _decode(module: Any, caches: Caches, first: list[int], forced: Seq[Seq[int]]) -> list[mx.array]:
+def decode(
+    module: Any,
+    caches: Caches,
+    first: list[int],
+    forced: Seq[Seq[int]],
+    *,
+    shuffle: bool = True,
+) -> list[mx.array]:
     """Feed ``first`` and then each forced token; per row its logits (steps + 1, vocab).
 
-    After half of the steps the last row leaves and comes back, as rows do in a running batch.
+    With ``shuffle`` the last row leaves after half of the steps and comes back, as rows do in a
+    running batch.
     """
     inputs = [[token, *row] for token, row in zip(first, forced, strict=True)]
     seen: list[list[mx.array]] = [[] for _ in inputs]
-    for at in range(_STEPS + 1):
-        if len(inputs) > 1 and at == _STEPS // 2:
+    for at in range(STEPS + 1):
+        if shuffle and len(inputs) > 1 and at == STEPS // 2:
             last = row_caches.merge([row_caches.extract(caches, len(inputs) - 1)])
             row_caches.keep_rows(caches, range(len(inputs) - 1))
             row_caches.extend(caches, last)
@@ -147,14 +157,15 @@ def _decode(module: Any, caches: Caches, first: list[int], forced: Seq[Seq[int]]
     return [mx.stack(rows) for rows in seen]
 
 
-def _difference(a: mx.array, b: mx.array) -> float:
+def difference(a: mx.array, b: mx.array) -> float:
+    """The largest gap between two arrays of logits; infinite where one is not a number."""
     gap = as_float(mx.abs(a - b).max())
     return math.inf if math.isnan(gap) else gap
 
 
-def _tolerance(alone: list[mx.array], *, noise: float) -> float:
+def tolerance(singles: list[mx.array], *, noise: float) -> float:
     """What rounding may move: a small part of the logits' spread, or, in half precision, a few
     times what merely cutting the prompt into other chunks moves.
     """
-    spread = max(as_float(row.max() - row.min()) for row in alone)
+    spread = max(as_float(row.max() - row.min()) for row in singles)
     return max(_RELATIVE * spread, _NOISE_FACTOR * noise)

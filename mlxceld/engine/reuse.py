@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
@@ -16,6 +18,7 @@ from mlxceld.prompt_cache.rejects import RejectReason
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.pool import PoolStats
+    from mlxceld.kv.shared_prefix import SharedPrefix
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.ledger import Ledger
     from mlxceld.prompt_cache.store import PrefixStore
@@ -24,7 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class PromptReuse(Protocol):
-    """What the core asks before a prefill and at a sequence's end."""
+    """What the core asks before a prefill and at a sequence's end.
+
+    All of it but :meth:`expected` and :meth:`wants` only while no step is in flight: it may write
+    to memory that a step reads.
+    """
 
     @property
     def store(self) -> Ledger[Any]:
@@ -46,20 +53,49 @@ class PromptReuse(Protocol):
         Nobody fails where that fails: it is logged, and the sequence goes on.
         """
 
+    def page_in(self, sequence: Sequence) -> None:
+        """Copy what a sequence reads from the pool into its own row, which holds all of it then."""
+
+    def page_out(self, sequence: Sequence) -> None:
+        """Put the whole blocks of a sequence's row into the pool, and let it read them there.
+
+        As far as there is room; what does not fit stays in its row.
+        """
+
+    def release(self, sequence: Sequence) -> None:
+        """Let go of the blocks that a sequence reads; on every way out, after :meth:`donate`."""
+
+    def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
+        """What these rows of a batch read from the pool; None if that is nothing."""
+
+    @property
+    def reads_together(self) -> bool:
+        """Whether several rows of a batch can read the same blocks."""
+
+    @property
+    def gathers(self) -> bool:
+        """Whether attention is to be given whole rows then, instead of blocks and tails."""
+
     def wants(self, sequence: Sequence) -> bool:
         """Whether a sequence's caches will be worth taking out of the batch when it ends."""
 
     def donate(self, sequence: Sequence) -> None:
         """Store what a sequence computed; a refusal is recorded with its reason."""
 
-    def settle(self) -> None:
-        """Give memory back after entries have gone; called between steps."""
+    def settle(self, sequences: Iterable[Sequence]) -> None:
+        """Give memory back after entries have gone; ``sequences`` are all in flight.
+
+        Blocks may move: what :meth:`prefix_of` gave is void.
+        """
 
     def pool_stats(self) -> PoolStats | None:
         """The block pool's numbers; None without one."""
 
     def chain_stats(self) -> ChainStats | None:
         """The stored blocks by their hashes; None without blocks."""
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """Recount everything; raises AssertionError with the numbers that do not agree."""
 
 
 def bucket_of(model_id: str, sequence: Sequence) -> Bucket:
@@ -87,6 +123,9 @@ class WholePrefixReuse:
 
     An adopted entry leaves the store and comes back, longer, when its adopter ends.
     """
+
+    reads_together = False
+    gathers = False
 
     def __init__(self, store: PrefixStore[Caches], model_id: str) -> None:
         self.store = store
@@ -125,6 +164,19 @@ class WholePrefixReuse:
     def share(self, sequence: Sequence) -> None:
         """See :class:`PromptReuse`."""
 
+    def page_in(self, sequence: Sequence) -> None:
+        """See :class:`PromptReuse`."""
+
+    def page_out(self, sequence: Sequence) -> None:
+        """See :class:`PromptReuse`."""
+
+    def release(self, sequence: Sequence) -> None:
+        """See :class:`PromptReuse`."""
+
+    def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
+        """See :class:`PromptReuse`."""
+        return None
+
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`PromptReuse`."""
         return worth_keeping(self.store, sequence)
@@ -154,7 +206,7 @@ class WholePrefixReuse:
             hits=sequence.chain_hits,
         )
 
-    def settle(self) -> None:
+    def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`PromptReuse`; arrays went with their entries, to MLX's own reserve."""
         release_freed()
 
@@ -165,3 +217,7 @@ class WholePrefixReuse:
     def chain_stats(self) -> ChainStats | None:
         """See :class:`PromptReuse`."""
         return None
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """See :class:`PromptReuse`."""
+        self.store.check()

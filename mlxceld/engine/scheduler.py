@@ -9,6 +9,9 @@ from mlxceld.engine.sequence import Phase, Sequence
 _MOST_PADDING = 1.5
 """A group may be padded to at most this many times its own tokens."""
 
+_SMALL_PAST = 64
+"""Tokens in a row of its own that a sequence which reads the pool may bring into a group."""
+
 
 class Scheduler:
     """Holds the sequences that wait and those whose prompt is being computed.
@@ -48,6 +51,10 @@ class Scheduler:
             self._prefilling.append(sequence)
             admitted.append(sequence)
         return admitted
+
+    def can_admit(self, decoding: int) -> bool:
+        """Whether :meth:`admit` would give anybody a place."""
+        return bool(self._waiting) and decoding + len(self._prefilling) < self._max_active
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, wherever it stands; nothing happens if it is not here."""
@@ -100,7 +107,9 @@ class Scheduler:
 def _goes_alone(sequence: Sequence) -> bool:
     """Whether a sequence is computed by itself.
 
-    Padding would move the past of a row that brings adopted tokens, and from a merged row nothing
-    can be shared with those who follow it.
+    Padding would move the past of a row that brings adopted tokens, but for those that it reads
+    from the pool; and from a merged row nothing can be shared with those who follow it.
     """
-    return bool(sequence.prefilled or sequence.followers or not sequence.prefill_left)
+    brought = sequence.prefilled - sequence.paged_tokens
+    most = _SMALL_PAST if sequence.table else 0
+    return bool(brought > most or sequence.followers or not sequence.prefill_left)

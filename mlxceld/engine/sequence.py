@@ -29,10 +29,12 @@ class Phase(enum.StrEnum):
 class Sequence:
     """A request with all that the engine knows of it. Times are the engine's monotonic clock.
 
-    ``row`` holds the sequence's own caches while it is not in a batch; ``prefilled`` counts the
-    prompt tokens in them, ``cached`` of which were adopted, from a conversation that was adopted
-    ``chain_hits`` times. ``launched`` counts the tokens whose sampling has been started: at most
-    one more than ``generated`` holds. ``max_tokens`` is the request's limit cut to the context.
+    A sequence's keys and values are in two places: its first ``paged_tokens`` tokens in the blocks
+    of the pool that ``table`` names, which others may read too, and the rest, its tail, in ``row``,
+    its own caches while it is not in a batch. ``prefilled`` counts the prompt tokens in both,
+    ``cached`` of which were adopted, from a conversation that was adopted ``chain_hits`` times.
+    ``launched`` counts the tokens whose sampling has been started: at most one more than
+    ``generated`` holds. ``max_tokens`` is the request's limit cut to the context.
     A sequence that ``follows`` another waits until that one has computed the ``shared_tokens``
     that both begin with; ``followers`` is the other side of it.
     """
@@ -48,6 +50,8 @@ class Sequence:
     sampler: RowSampler | None = None
     output: TokenOutput | None = None
     row: Caches | None = None
+    table: list[int] = field(default_factory=list)
+    paged_tokens: int = 0
     follows: Sequence | None = None
     shared_tokens: int = 0
     followers: list[Sequence] = field(default_factory=list)

@@ -14,7 +14,8 @@ from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.probe import probe
 from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
-from mlxceld.kv import paged_rows, row_caches
+from mlxceld.engine.shared_probe import probe_sharing
+from mlxceld.kv import paged_rows, row_caches, shared_attention
 from mlxceld.kv.pool import BlockPool
 from mlxceld.models.cache_kinds import CacheKind
 from mlxceld.prompt_cache.block_store import BlockStore
@@ -101,7 +102,12 @@ def make_reuse(
         algorithm=settings.apc.hash,
     )
     log.info("prompt cache: blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
-    return PagedReuse(store, pool, model.module, model.status.id)
+    shared_attention.install(model.module)
+    sharing = probe_sharing(model.module, model.status.vocab_size, pool.shapes, pool.block_size)
+    log.info(
+        "shared prefixes: %s%s", sharing.mode, f" ({sharing.reason})" if sharing.reason else ""
+    )
+    return PagedReuse(store, pool, model.module, model.status.id, sharing)
 
 
 def _wire_memory() -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import mlx.core as mx
 from mlx_lm.models.cache import CacheList, KVCache
 
 from mlxceld.kv import row_caches
 from mlxceld.kv.row_caches import Caches
-from mlxceld.kv.slabs import KeysAndValues, LayerShape
+from mlxceld.kv.slabs import KeysAndValues, LayerShape, copied
 
 
 def pageable_leaves(row: Caches) -> list[KVCache]:
@@ -44,6 +45,32 @@ def layer_shapes(row: Caches) -> list[LayerShape]:
 def keys_and_values(row: Caches) -> list[KeysAndValues]:
     """Each layer's keys and values ``[1, kv_heads, n, width]``, with unused room at the end."""
     return [(leaf.keys, leaf.values) for leaf in pageable_leaves(row)]
+
+
+def tail_of(module: Any, row: Caches, first: int) -> Caches:
+    """New caches with a row's tokens from ``first`` on, evaluated, in memory of their own."""
+    layers = []
+    for leaf in pageable_leaves(row):
+        keys, values = leaf.keys[0, :, first : leaf.offset], leaf.values[0, :, first : leaf.offset]
+        layers.append((copied([keys])[None], copied([values])[None]))
+        tokens = leaf.offset - first
+    mx.eval(layers)
+    return row_of(module, layers, tokens)
+
+
+def joined(module: Any, layers: Sequence[KeysAndValues], tail: Caches) -> Caches:
+    """New caches with a row's beginning, ``[1, kv_heads, n, width]`` a layer, and its tail."""
+    whole = []
+    tokens = 0
+    for (keys, values), leaf in zip(layers, pageable_leaves(tail), strict=True):
+        tokens = keys.shape[2]
+        if not leaf.empty():
+            tokens += leaf.offset
+            keys = mx.concatenate([keys, leaf.keys[:, :, : leaf.offset]], axis=2)
+            values = mx.concatenate([values, leaf.values[:, :, : leaf.offset]], axis=2)
+        whole.append((keys, values))
+    mx.eval(whole)
+    return row_of(module, whole, tokens)
 
 
 def row_of(module: Any, layers: Sequence[KeysAndValues], tokens: int) -> Caches:

@@ -91,7 +91,7 @@ class BlockPool:
         blocks = self._allocate(self._blocks_for(stop - start))
         if not blocks:
             return blocks
-        parts = self._parts(blocks, stop - start)
+        parts = self.parts(blocks, stop - start)
         try:
             for layer, (keys, values) in enumerate(rows):
                 at = start
@@ -112,7 +112,7 @@ class BlockPool:
         from then on they pin nothing of the pool. Raises BlockError for a block without owner
         and ValueError for more tokens than the blocks hold.
         """
-        parts = self._parts(blocks, tokens)
+        parts = self.parts(blocks, tokens)
         result = []
         for layer, shape in enumerate(self.shapes):
             if parts:
@@ -132,8 +132,24 @@ class BlockPool:
         views must be gone before the next :meth:`seal` or :meth:`compact`. Raises as
         :meth:`read`.
         """
-        parts = self._parts(blocks, tokens)
+        parts = self.parts(blocks, tokens)
         return [slab.view(layer, start, stop) for slab, start, stop in parts]
+
+    def parts(self, blocks: Sequence[int], tokens: int) -> list[Part]:
+        """Where the first ``tokens`` tokens of a table lie, in their order; until blocks move.
+
+        Raises as :meth:`read`.
+        """
+        held = len(blocks) * self.block_size
+        if not 0 <= tokens <= held:
+            raise ValueError(f"tokens: expected 0 to {held} in {len(blocks)} blocks, got {tokens}")
+        self._allocator.require_live(blocks)
+        count = self._blocks_for(tokens)
+        parts = [self._part(run) for run in self._allocator.runs(blocks[:count])]
+        if parts:
+            unused = count * self.block_size - tokens
+            parts[-1] = parts[-1]._replace(stop=parts[-1].stop - unused)
+        return parts
 
     def retain(self, blocks: Sequence[int]) -> None:
         """One owner more for each block; raises BlockError, with no effect, if one has none."""
@@ -250,19 +266,6 @@ class BlockPool:
         for slab in grown:  # only when memory for all of them was found
             self._slabs[allocator.add_slab(slab.tokens // self.block_size)] = slab
         return allocator.allocate(count)
-
-    def _parts(self, blocks: Sequence[int], tokens: int) -> list[Part]:
-        """Where the first ``tokens`` tokens of a table lie, in their order."""
-        held = len(blocks) * self.block_size
-        if not 0 <= tokens <= held:
-            raise ValueError(f"tokens: expected 0 to {held} in {len(blocks)} blocks, got {tokens}")
-        self._allocator.require_live(blocks)
-        count = self._blocks_for(tokens)
-        parts = [self._part(run) for run in self._allocator.runs(blocks[:count])]
-        if parts:
-            unused = count * self.block_size - tokens
-            parts[-1] = parts[-1]._replace(stop=parts[-1].stop - unused)
-        return parts
 
     def _part(self, run: Run) -> Part:
         start = run.slot * self.block_size

@@ -124,6 +124,7 @@ class BlockStore(Ledger[BlockEntry]):
         tokens: Sequence[int],
         seal: Seal,
         *,
+        held: Sequence[int] = (),
         seq_id: int | None = None,
         client: str | None = None,
         origin: str = "completion",
@@ -131,16 +132,17 @@ class BlockStore(Ledger[BlockEntry]):
     ) -> RejectReason | None:
         """Store a prefix; returns why not, or None when it is stored.
 
-        Blocks that another entry holds already are shared; ``seal`` is called for the tokens
-        after them only. A refused insert changes nothing that is stored, but for what was evicted
-        to make room. An equal entry of the session is replaced. ``record_refusal`` is off for what
-        is only an early donation: a request is refused once, at its end.
+        Blocks that another entry holds already are shared, or those that the caller holds, which
+        are whole and begin the tokens; ``seal`` is called for what comes after them only. A refused
+        insert changes nothing that is stored, but for what was evicted to make room. An equal
+        entry of the session is replaced. ``record_refusal`` is off for what is only an early
+        donation: a request is refused once, at its end.
         """
         ids = as_tokens(tokens)
         reason = self._refusal(len(ids))
         if reason is None and not self._fits_beside_pins(bucket, ids):
             reason = RejectReason.OVERSIZED
-        table = None if reason is not None else self._table(bucket, ids, seal)
+        table = None if reason is not None else self._table(bucket, ids, seal, held)
         if table is None:
             reason = reason or RejectReason.LAYOUT_CONSTRAINTS
             if not record_refusal:
@@ -221,13 +223,17 @@ class BlockStore(Ledger[BlockEntry]):
             return RejectReason.OVERSIZED
         return None
 
-    def _table(self, bucket: Bucket, ids: array[int], seal: Seal) -> tuple[int, ...] | None:
+    def _table(
+        self, bucket: Bucket, ids: array[int], seal: Seal, held: Sequence[int]
+    ) -> tuple[int, ...] | None:
         """Blocks for all tokens, each with a reference for the new entry; None if they do not fit.
 
         Shared blocks are held on to first: what makes room may be the entry that they come from.
         """
         self.sweep()
         shared = self._held(bucket, ids)
+        if len(shared) < len(held):
+            shared = tuple(held)
         self._pool.retain(shared)
         new = self._blocks_for(len(ids)) - len(shared)
         self._make_room(shared, new)
@@ -276,7 +282,7 @@ class BlockStore(Ledger[BlockEntry]):
 
     def _fits_beside_pins(self, bucket: Bucket, ids: array[int]) -> bool:
         """Whether there is room for a prefix even if all went but what is pinned."""
-        pinned = [entry for entry in self._by_use.values() if entry.pins]
+        pinned = self._pinned.values()
         if not pinned:
             return True
         if len(pinned) >= self._budget.max_entries:

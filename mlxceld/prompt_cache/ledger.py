@@ -77,6 +77,7 @@ class Ledger(abc.ABC, Generic[E]):
         self._indexes: dict[Bucket, RadixIndex[E]] = {}
         # Least recently used first.
         self._by_use: dict[int, E] = {}
+        self._pinned: dict[int, E] = {}
 
     def __len__(self) -> int:
         return len(self._by_use)
@@ -201,13 +202,15 @@ class Ledger(abc.ABC, Generic[E]):
                 "this model's entries are used up by who adopts them, so none can be pinned"
             )
         entry.pins = 1
+        self._pinned[id(entry)] = entry
         return self._pin_report(entry)
 
     def unpin(self, digest: str) -> PinReport | None:
         """Leave a pinned entry to its age; None if no pinned entry has that digest."""
-        for entry in self._by_use.values():
-            if entry.pins and digest == entry_digest(entry.bucket, entry.session, entry.tokens):
+        for key, entry in self._pinned.items():
+            if digest == entry_digest(entry.bucket, entry.session, entry.tokens):
                 entry.pins = 0
+                del self._pinned[key]
                 return self._pin_report(entry)
         return None
 
@@ -226,6 +229,8 @@ class Ledger(abc.ABC, Generic[E]):
         assert counters.lookups == counters.hits + counters.misses, f"{counters}"
         assert self.bytes <= self._budget.capacity_bytes, f"{self.bytes} bytes, {self._budget}"
         assert len(entries) <= self._budget.max_entries, f"{len(entries)} entries, {self._budget}"
+        pinned = {key for key, entry in self._by_use.items() if entry.pins}
+        assert pinned == self._pinned.keys(), f"{len(pinned)} pins, {len(self._pinned)} booked"
         uses = [entry.last_used for entry in entries]
         assert uses == sorted(uses), "entries are out of the order of their use"
         for bucket, index in self._indexes.items():
@@ -286,6 +291,8 @@ class Ledger(abc.ABC, Generic[E]):
         index = self._indexes.setdefault(entry.bucket, RadixIndex())
         index.add(entry.tokens, entry.session, entry)
         self._by_use[id(entry)] = entry
+        if entry.pins:
+            self._pinned[id(entry)] = entry
         self.counters.inserts += 1
         self._emit(
             "store",
@@ -377,3 +384,4 @@ class Ledger(abc.ABC, Generic[E]):
         if not index:
             del self._indexes[entry.bucket]
         del self._by_use[id(entry)]
+        self._pinned.pop(id(entry), None)

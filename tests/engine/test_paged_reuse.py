@@ -112,8 +112,9 @@ async def test_flush_and_eviction_while_adopted(core: Make) -> None:
     prompt = [*prefix, 1, 2, 3]
     request_id = warm.submit(prompt, max_tokens=12, ignore_eos=True, logprobs=0)
     await warm.step(3)
+    warm.core.pause()
     report = warm.store.flush()
-    warm.reuse.settle()
+    warm.core.give_back()
     assert report.entries == 1
     await warm.run()
     want = await cold.alone(prompt, max_tokens=12, ignore_eos=True, logprobs=0)

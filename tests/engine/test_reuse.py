@@ -154,6 +154,6 @@ async def test_what_leaves_the_store_goes_back_to_the_system(core: Make) -> None
     held = mx.get_active_memory()
     kept = warm.store.bytes
     warm.store.flush()
-    warm.reuse.settle()
+    warm.core.give_back()
     assert mx.get_active_memory() <= held - kept
     assert mx.get_cache_memory() == 0
