@@ -28,6 +28,15 @@ _EXIT_CODES = {
 }
 
 
+_HINTS = {
+    401: "give the file of the daemon's admin.token_file setting with: mlxctl --token-file FILE ...",
+    501: "update the daemon; its version is shown by: mlxctl status",
+    503: "see what it is at with: mlxctl status",
+    504: "the engine may be in a long step; see: mlxctl requests list",
+}
+"""The next command to try, by the status of the refusal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where the daemon's admin API is: a Unix socket, or a URL when one is given.
@@ -139,6 +148,7 @@ class AdminClient:
             str(error.get("message", response.reason)),
             _EXIT_CODES.get(response.status_code, ExitCode.REFUSED),
             details=error.get("details") or {},
+            hint=_HINTS.get(response.status_code, ""),
         )
 
     def _unreachable(self, error: Exception) -> CtlError:

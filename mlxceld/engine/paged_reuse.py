@@ -201,13 +201,14 @@ class PagedReuse:
         if self.store.budget is not self._budget:
             self._budget = self.store.budget
             self._pool.resize(self._budget.capacity_bytes)
-        stats = self._pool.stats()
-        if stats.blocks_free * 2 > stats.blocks_allocated and stats.blocks_live:
-            moved = self._pool.compact()
+        # Nothing moves where that would leave no slab empty.
+        moved = self._pool.compact()
+        if moved:
             self.store.remap(moved)
             for sequence in sequences:
                 sequence.table = [moved.get(block, block) for block in sequence.table]
-        self._pool.give_back()
+        # Whoever wants memory back gets all of it: less than a slab is left beside what is used.
+        self._pool.give_back(keep_spare=False)
 
     def pool_stats(self) -> PoolStats | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

@@ -175,18 +175,19 @@ class BlockPool:
         self._allocator.max_blocks = self._budget(max_bytes)
         return self.give_back()
 
-    def give_back(self) -> int:
+    def give_back(self, *, keep_spare: bool = True) -> int:
         """Free the slabs that hold no live block; returns their bytes.
 
-        One of them is kept as a spare, so that storing and dropping in turn does not allocate
-        each time, unless the budget is exceeded.
+        With ``keep_spare`` one of them is kept, so that storing and dropping in turn does not
+        allocate each time, unless the budget is exceeded.
         """
         allocator = self._allocator
         # The largest comes last and is the one that may stay.
         empty = sorted(allocator.removable_slabs(), key=lambda slab: self._slabs[slab].tokens)
         freed = 0
         for position, slab in enumerate(empty, start=1):
-            if position == len(empty) and allocator.allocated <= allocator.max_blocks:
+            within = allocator.allocated <= allocator.max_blocks
+            if keep_spare and position == len(empty) and within:
                 break
             allocator.remove_slab(slab)
             freed += self._slabs.pop(slab).nbytes

@@ -75,6 +75,13 @@ def wait(ctl: Ctl, goal: str, timeout: float) -> None:
                 return
             if answer["state"] == "failed":
                 raise CtlError("failed", f"the daemon failed: {answer['detail']}", ExitCode.REFUSED)
+            if goal == "ready" and answer["state"] == "draining":
+                raise CtlError(
+                    "draining",
+                    "the daemon is draining, and takes requests only after a restart",
+                    ExitCode.REFUSED,
+                    hint="restart it with: mlxctl service restart",
+                )
             last = f"the daemon is {_state(answer)}"
         if ctl.clock() >= deadline:
             raise CtlError(
