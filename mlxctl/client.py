@@ -29,7 +29,7 @@ _EXIT_CODES = {
 
 
 _HINTS = {
-    401: "give the file of the daemon's admin.token_file setting with: mlxctl --token-file FILE ...",
+    401: "give the file of admin.token_file with: mlxctl --token-file FILE ...",
     501: "update the daemon; its version is shown by: mlxctl status",
     503: "see what it is at with: mlxctl status",
     504: "the engine may be in a long step; see: mlxctl requests list",

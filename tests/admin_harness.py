@@ -144,7 +144,7 @@ class CacheEngine:
 
     def verify(self) -> Future[VerifyReport]:
         check = VerifyCheck("adopt == cold", "pageable", True, "8 tokens")
-        return self._order(lambda: VerifyReport(True, (check,)))
+        return self._order(lambda: VerifyReport((check,)))
 
     def unpin(self, digest: str) -> Future[PinReport | None]:
         return self._order(lambda: self.store.unpin(digest))

@@ -11,7 +11,7 @@ from mlxceld import __version__
 from mlxceld.admin import entries, schemas
 from mlxceld.admin.reports import ReloadReport
 from mlxceld.engine.warming import Warmed
-from mlxceld.prompt_cache.reports import EntryList, PinReport, VerifyReport
+from mlxceld.prompt_cache.reports import EntryList, PinReport, VerifyCheck
 from mlxceld.prompt_cache.trace import RING_EVENTS
 from mlxceld.web.openapi import Operation, Parameter, document
 
@@ -43,6 +43,15 @@ class Problem(BaseModel):
     code: str
     message: str
     details: dict[str, Any]
+
+
+class Verdict(BaseModel):
+    """The self-check's outcome; ``reason`` is what failed, if anything did."""
+
+    passed: bool
+    reason: str
+    checks: list[VerifyCheck]
+    tokens_computed: int
 
 
 class ErrorBody(BaseModel):
@@ -126,7 +135,7 @@ def operations(prefix: str) -> list[Operation]:
             f"{prefix}/cache/verify",
             "Prove that what is adopted equals what is computed.",
             body=schemas.NoFields,
-            answer=VerifyReport,
+            answer=Verdict,
             errors=(*_ORDER, 501),
         ),
         Operation(

@@ -73,7 +73,8 @@ async def post_verify(request: web.Request, change: Change) -> web.Response:
         raise AdminError(501, "this engine has no self-check")
     report = await ask_engine(context, verify)
     change.after = {"passed": report.passed}
-    return web.json_response(asdict(report))
+    told = {"passed": report.passed, "reason": report.reason, **asdict(report)}
+    return web.json_response(told)
 
 
 async def _rendered(context: AdminContext, order: WarmOrder) -> GenerationRequest:

@@ -191,8 +191,7 @@ class Ledger(abc.ABC, Generic[E]):
         Raises PinError where it is not stored, or where entries are used up by who adopts them.
         With ``keep`` off it is only found.
         """
-        index = self._indexes.get(bucket)
-        entry = index.get(tokens, session) if index is not None else None
+        entry = self._stored(bucket, session, tokens)
         if entry is None:
             raise PinError("the prompt was computed, and could not be stored")
         if not keep:
@@ -214,9 +213,9 @@ class Ledger(abc.ABC, Generic[E]):
                 return self._pin_report(entry)
         return None
 
-    @abc.abstractmethod
     def report(self, entry: E) -> EntryReport:
         """What an entry holds and how it was used, without its text."""
+        return self._report(entry, nbytes=self._bytes_of([entry]))
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
@@ -245,6 +244,11 @@ class Ledger(abc.ABC, Generic[E]):
     def _above(self, budget: Budget) -> list[E]:
         """What has to go so that a budget holds."""
 
+    def _stored(self, bucket: Bucket, session: str, tokens: array[int]) -> E | None:
+        """The session's entry of exactly these tokens."""
+        index = self._indexes.get(bucket)
+        return index.get(tokens, session) if index is not None else None
+
     def _pin_report(self, entry: E) -> PinReport:
         told = self.report(entry)
         return PinReport(told.digest, told.tokens, told.bytes, told.pins)
@@ -254,8 +258,15 @@ class Ledger(abc.ABC, Generic[E]):
         return 0
 
     def _report(
-        self, entry: E, *, nbytes: int, blocks: int | None = None, blocks_shared: int = 0
+        self,
+        entry: E,
+        *,
+        nbytes: int,
+        blocks: int | None = None,
+        blocks_shared: int = 0,
+        state_bytes: int | None = None,
     ) -> EntryReport:
+        """``state_bytes`` are all where there are no blocks, and else what lies beside them."""
         now = self._clock()
         paged = blocks is not None
         return EntryReport(
@@ -267,7 +278,7 @@ class Ledger(abc.ABC, Generic[E]):
             blocks=blocks,
             blocks_shared=blocks_shared if paged else None,
             blocks_own=blocks - blocks_shared if blocks is not None else None,
-            state_bytes=None if paged else nbytes,
+            state_bytes=state_bytes if paged else nbytes,
             bytes=nbytes,
             age_seconds=now - entry.created,
             idle_seconds=now - entry.last_used,

@@ -84,24 +84,6 @@ class PinReport:
     pins: int
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyCheck:
-    """One thing that was tried; ``kind`` is the kind of cache that it is about."""
-
-    name: str
-    kind: str
-    passed: bool
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """Whether what is adopted equals what is computed, check by check."""
-
-    passed: bool
-    checks: tuple[VerifyCheck, ...]
-
-
 class GenerationConflictError(Exception):
     """The budget has been changed since the caller looked; ``current`` is its generation now."""
 
@@ -143,6 +125,38 @@ class ResizeReport:
     deferred_bytes: int
     generation: int
     dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyCheck:
+    """One thing that was checked about reuse: ``kind`` is a kind of cache, or ``live``.
+
+    A live check compares what goes on from stored state with what is computed cold; ``detail``
+    says what was compared, and by how much it differed.
+    """
+
+    name: str
+    kind: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """Whether the loaded model's caches can be stored and adopted without changing an answer."""
+
+    checks: tuple[VerifyCheck, ...]
+    tokens_computed: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check did."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def reason(self) -> str:
+        """What failed, in one line; empty if nothing did."""
+        return "; ".join(f"{c.name}: {c.detail}" for c in self.checks if not c.passed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, EntryReport
+from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import EventSink
 
 P = TypeVar("P")
@@ -167,10 +167,6 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         """Give up the least recently used entry under memory pressure; returns its bytes."""
         oldest = self._evict_oldest()
         return 0 if oldest is None else oldest.nbytes
-
-    def report(self, entry: Entry[P]) -> EntryReport:
-        """See :meth:`Ledger.report`."""
-        return self._report(entry, nbytes=entry.nbytes)
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""

@@ -350,7 +350,7 @@ def test_a_resize_of_an_old_generation_says_what_to_give(ctl):
 def test_verify_tells_each_check_and_fails_with_one(ctl, monkeypatch):
     assert "adopt == cold" in ctl("cache", "verify").out
     bad = Future()
-    bad.set_result(VerifyReport(False, (VerifyCheck("live", "windowed", False, "token 9"),)))
+    bad.set_result(VerifyReport((VerifyCheck("live", "windowed", False, "token 9"),)))
     monkeypatch.setattr(ctl.engine, "verify", lambda: bad, raising=False)
     result = ctl("cache", "verify")
     assert result.code == 1
