@@ -21,7 +21,7 @@ from mlxceld.admin.app import create_admin_app
 from mlxceld.admin.errors import error_response
 from mlxceld.api.app import create_app
 from mlxceld.api.errors import refusal
-from mlxceld.config import ResolvedSettings, Settings
+from mlxceld.config import ResolvedSettings, Settings, Source
 from mlxceld.config.kinds import split_address
 from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
@@ -156,7 +156,8 @@ class Daemon:
         self._resources = resources
         self._report = report
         self._notifier = Notifier.from_environ()
-        self._engine = Engine(self._settings, load_model(self._settings))
+        given = {n for n, source in resolved.sources.items() if source is not Source.DEFAULT}
+        self._engine = Engine(self._settings, load_model(self._settings), given=given)
         self._metrics = Metrics(lambda: self._engine.snapshot)
         self._reloader = Reloader(
             resolved,

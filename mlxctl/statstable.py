@@ -38,6 +38,8 @@ def _store(stats: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if not stats["enabled"]:
         yield "state", "disabled"
     yield "bytes", _budget(stats["bytes"], stats["capacity_bytes"])
+    if stats["capacity_derivation"]:
+        yield "capacity", stats["capacity_derivation"]
     yield "entries", f"{count(stats['entries'])} of {count(stats['max_entries'])}"
     yield "idle limit", tables.ttl_text(stats["ttl_seconds"])
     yield "hits", _hits(stats, "")
@@ -63,6 +65,8 @@ def _snapshots(stats: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     entries = f"{count(stats['snapshot_entries'])} of {count(stats['snapshot_max_entries'])}"
     yield "bytes", _budget(stats["snapshot_bytes"], stats["snapshot_capacity_bytes"])
+    if stats["snapshot_capacity_derivation"]:
+        yield "capacity", stats["snapshot_capacity_derivation"]
     yield "entries", f"{entries} ({kinds})"
     yield "idle limit", tables.ttl_text(stats["snapshot_ttl_seconds"])
     yield "hits", _hits(stats, "snapshot_")

@@ -11,12 +11,14 @@ from typing import Any
 from mlxceld.config import Settings, resolve
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
+from mlxceld.engine.kv_budget import KvBudget
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import GenerationRequest, SamplingParams
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.setup import make_reuse
 from mlxceld.engine.stream import EventStream
+from mlxceld.models.boundaries import Boundary
 from mlxceld.models.folder import ModelFolder
 from mlxceld.models.loading import LoadedModel, load_model
 from mlxceld.prompt_cache.rejects import RejectLog
@@ -92,7 +94,9 @@ class CoreHarness:
         min_prefix: int = 4,
         backend: str = "dense",
         apc: dict[str, Any] | None = None,
+        snapshots: tuple[int, int, float] = (1 << 30, 1024, 7200.0),
         verdict: BatchVerdict | None = None,
+        kv_bytes: int = 1 << 30,
     ) -> None:
         self.model = model
         self.clock = Clock()
@@ -100,7 +104,7 @@ class CoreHarness:
         rejects = RejectLog(lambda: 0)
         self.trace = Trace(lambda: 0)
         whole: PrefixStore[Any] = PrefixStore(
-            Budget(capacity_bytes, 1024, 3600, 0, 0, 0),
+            Budget(capacity_bytes, 1024, 3600, *snapshots),
             self.clock,
             self.trace.emit,
             rejects,
@@ -110,14 +114,15 @@ class CoreHarness:
         settings = make_settings(
             Path("/nowhere"), kv_backend=backend, apc=apc or {}, prompt_cache={"enabled": cache}
         )
-        self.reuse = make_reuse(model, settings, whole, self.trace.emit, self.clock)
+        budget = KvBudget(kv_bytes, "as given")
+        self.reuse = make_reuse(model, settings, budget, whole, self.trace.emit, self.clock)
         self.store: Any = self.reuse.store
         if verdict is None:
             verdict = _verdict(model)
         self.core = EngineCore(
             model,
             verdict,
-            Limits(max_batch_size, prefill_chunk),
+            Limits(max_batch_size, prefill_chunk, kv_bytes),
             self.reuse,
             self.recorder,
             self.clock,
@@ -127,7 +132,14 @@ class CoreHarness:
         self.results: dict[str, Result] = {}
 
     def submit(
-        self, prompt: list[int] | str, *, session: str = "s", timeout: float = 0.0, **sampling: Any
+        self,
+        prompt: list[int] | str,
+        *,
+        session: str = "s",
+        timeout: float = 0.0,
+        boundaries: tuple[Boundary, ...] = (),
+        keeps: Any = None,
+        **sampling: Any,
     ) -> str:
         """Queue a request; greedy unless told otherwise. Returns its id."""
         tokens = (
@@ -138,7 +150,14 @@ class CoreHarness:
         params = replace(SamplingParams(temperature=0.0, max_tokens=8), **sampling)
         request_id = f"r{self._next}"
         request = GenerationRequest(
-            request_id, tokens, params, session=session, stream=True, timeout=timeout
+            request_id,
+            tokens,
+            params,
+            session=session,
+            stream=True,
+            timeout=timeout,
+            boundaries=boundaries,
+            keeps=keeps,
         )
         stream = EventStream(request_id, lambda _: True)
         room = self.model.status.context_length - len(tokens)

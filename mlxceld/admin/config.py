@@ -9,11 +9,13 @@ from aiohttp import web
 
 from mlxceld.admin.context import CONTEXT
 from mlxceld.config import value_of
+from mlxceld.telemetry.cache_stats import CacheStats
 
 
 async def get_config(request: web.Request) -> web.Response:
     """Every setting by name; no setting's value is a secret, only paths to secrets are."""
-    resolved = request.app[CONTEXT].resolved
+    context = request.app[CONTEXT]
+    resolved = context.resolved
     return web.json_response(
         {
             "config_file": _plain(resolved.config_file),
@@ -23,8 +25,23 @@ async def get_config(request: web.Request) -> web.Response:
             },
             "notes": list(resolved.notes),
             "warnings": list(resolved.warnings),
+            "derived": _derived(context.engine.snapshot.cache),
         }
     )
+
+
+def _derived(stats: CacheStats) -> dict[str, dict[str, Any]]:
+    """The limits in force that depend on the model, each with how it came about."""
+    found = {
+        "prompt_cache.capacity_bytes": (stats.capacity_bytes, stats.capacity_derivation),
+        "prompt_cache.snapshot_capacity_bytes": (
+            stats.snapshot_capacity_bytes,
+            stats.snapshot_capacity_derivation,
+        ),
+    }
+    return {
+        name: {"value": value, "derivation": why} for name, (value, why) in found.items() if why
+    }
 
 
 def _plain(value: Any) -> Any:

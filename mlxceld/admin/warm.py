@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import asdict
 
 from aiohttp import web
@@ -21,7 +19,7 @@ from mlxceld.engine.request import GenerationRequest
 from mlxceld.engine.warming import Warmed, WarmError, render, warm
 from mlxceld.models.errors import ChatTemplateError
 from mlxceld.prompt_cache.key import session_hash
-from mlxceld.prompt_cache.reports import PinError, VerifyReport
+from mlxceld.prompt_cache.reports import PinError
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +66,7 @@ async def post_verify(request: web.Request, change: Change) -> web.Response:
     """Prove on the loaded model that what is adopted equals what is computed."""
     context = request.app[CONTEXT]
     await read_body(request, NoFields)
-    verify: Callable[[], Future[VerifyReport]] | None = getattr(context.engine, "verify", None)
-    if verify is None:
-        raise AdminError(501, "this engine has no self-check")
-    report = await ask_engine(context, verify)
+    report = await ask_engine(context, context.engine.verify)
     change.after = {"passed": report.passed}
     told = {"passed": report.passed, "reason": report.reason, **asdict(report)}
     return web.json_response(told)

@@ -51,6 +51,12 @@ class ApiContext:
             raise not_ready(unready_reason(snapshot) or "the model is not loaded")
         return snapshot.model
 
+    @property
+    def keeps_snapshots(self) -> bool:
+        """Whether the model resumes only where its state was kept: at a prompt's boundaries."""
+        model = self.engine.snapshot.model
+        return model is not None and set(model.layer_caches) != {"pageable"}
+
     def text(self) -> TextCodec:
         """The loaded model's tokenizer; raises a 503 ApiError until there is one."""
         try:

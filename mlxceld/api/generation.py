@@ -11,6 +11,7 @@ from typing import Self
 
 from aiohttp import web
 
+from mlxceld.api.ahead import prefetch_after
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID, ApiContext
 from mlxceld.api.errors import cancelled, from_engine, from_failure, invalid, timed_out
 from mlxceld.engine.errors import EngineError, InvalidRequestError
@@ -25,6 +26,8 @@ from mlxceld.engine.events import (
 )
 from mlxceld.engine.request import RAW_PROMPT_SIGNATURE, GenerationRequest, SamplingParams
 from mlxceld.engine.stream import EventStream
+from mlxceld.models.boundaries import Boundary
+from mlxceld.models.continuation import Continuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Plan:
     """What to generate: for every prompt one choice for each of ``sampling``.
 
     Choices are numbered prompt by prompt. ``prompt_param`` is the field that errors about the
-    prompt name.
+    prompt name. ``boundaries`` and ``continuation`` are those of the only prompt; several
+    have none.
     """
 
     endpoint: str
@@ -42,6 +46,8 @@ class Plan:
     stream: bool
     prompt_param: str
     template_signature: str = RAW_PROMPT_SIGNATURE
+    boundaries: tuple[Boundary, ...] = ()
+    continuation: Continuation | None = None
 
 
 @dataclass(slots=True)
@@ -190,6 +196,19 @@ def finish_reason(context: ApiContext, event: Finished | Failed) -> str:
 
 def _requests(request: web.Request, plan: Plan, request_id: str) -> list[GenerationRequest]:
     several = len(plan.prompts) * len(plan.sampling) > 1
+    keeps = after = None
+    if plan.continuation is not None:
+        if plan.boundaries:
+            keeps = plan.continuation.keeps
+        if not several:
+            # Of several answers nobody knows which one the conversation goes on with.
+            after = prefetch_after(
+                request.app[CONTEXT],
+                plan.continuation,
+                session=plan.session,
+                template_signature=plan.template_signature,
+                client=request.get(CLIENT),
+            )
     pairs = [(prompt, sampling) for prompt in plan.prompts for sampling in plan.sampling]
     return [
         GenerationRequest(
@@ -202,6 +221,9 @@ def _requests(request: web.Request, plan: Plan, request_id: str) -> list[Generat
             endpoint=plan.endpoint,
             stream=plan.stream,
             timeout=request.app[CONTEXT].settings.request_timeout,
+            boundaries=plan.boundaries,
+            keeps=keeps,
+            after=after,
         )
         for index, (prompt, sampling) in enumerate(pairs)
     ]

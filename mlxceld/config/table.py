@@ -127,7 +127,6 @@ class PromptCacheSettings:
         default=512 * 2**20,
         help=f"Memory for state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
-        caveat=NO_EFFECT,
         live=True,
     )
     snapshot_max_entries: int = setting(
@@ -135,7 +134,6 @@ class PromptCacheSettings:
         default=4096,
         help=f"Most state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
-        caveat=NO_EFFECT,
         live=True,
     )
     snapshot_ttl: float = setting(
@@ -143,7 +141,6 @@ class PromptCacheSettings:
         default=7200.0,
         help=f"How long a state snapshot may stay unused; 0 is for ever. {_SIZING}",
         section="Prompt cache",
-        caveat=NO_EFFECT,
         live=True,
     )
     prefetch: str = setting(
@@ -152,7 +149,6 @@ class PromptCacheSettings:
         help="Whether idle time is used to prefill what the next turn will repeat;"
         " auto is not on battery.",
         section="Prompt cache",
-        caveat=NO_EFFECT,
     )
 
 

@@ -24,6 +24,8 @@ from mlxceld.kv.shared_prefix import order_by_table
 if TYPE_CHECKING:
     from mlxceld.engine.reuse import PromptReuse
 
+_SHORT_OF_MEMORY_STEP = 16
+
 
 @dataclass(slots=True)
 class Lane:
@@ -81,6 +83,7 @@ class DecodeBatch:
         self._reuse = reuse
         self._batched = batched
         self._lanes: list[Lane] = []
+        self.step = 256
 
     @property
     def rows(self) -> list[Sequence]:
@@ -94,9 +97,18 @@ class DecodeBatch:
         """Bytes that the lanes' caches hold."""
         return sum(row_caches.nbytes(lane.caches) for lane in self._lanes)
 
+    def growth(self) -> int:
+        """Bytes by which the next step makes the lanes' caches larger; 0 for most steps."""
+        return sum(row_caches.growth(lane.caches) for lane in self._lanes)
+
+    def grow_less(self) -> None:
+        """Let the rows grow by few tokens at a time from now on: more copies, less unused room."""
+        for lane in self._lanes:
+            row_caches.set_step(lane.caches, _SHORT_OF_MEMORY_STEP)
+
     def join(self, sequences: Seq[Sequence], caches: Caches | None) -> None:
         """Let prefilled sequences in: a merged group with its caches, or one with its own row."""
-        inputs = mx.array([sequence.prompt[-1] for sequence in sequences])
+        inputs = mx.array([sequence.next_input for sequence in sequences])
         own = sequences[0].row or []
         lane = Lane(own if caches is None else caches, list(sequences), inputs, caches is not None)
         for sequence in sequences:
@@ -112,6 +124,7 @@ class DecodeBatch:
             row_caches.extend(into.caches, lane.caches)
             into.rows.extend(lane.rows)
             into.inputs = mx.concatenate([into.inputs, lane.inputs])
+        row_caches.set_step(self._lanes[0].caches, self.step)
         self.find_prefixes()
 
     def find_prefixes(self) -> None:

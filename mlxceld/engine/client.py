@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from mlxceld.engine.request import GenerationRequest
+    from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.text import TextCodec
     from mlxceld.prompt_cache.reports import (
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         PinReport,
         ResizeReport,
         TraceEvent,
+        VerifyReport,
     )
     from mlxceld.telemetry.status import EngineSnapshot
 
@@ -41,6 +42,12 @@ class EngineClient(Protocol):
 
     def cancel(self, request_id: str) -> bool:
         """Stop a request within one step; False if none of that id is in flight."""
+
+    def prefetch(self, turn: NextTurn) -> None:
+        """Compute ahead what a conversation's next turn will begin with, when there is time.
+
+        Raises NotReadyError where no requests are taken.
+        """
 
     def flush(
         self, *, store: str = "all", session: str | None = None, dry_run: bool = False
@@ -68,6 +75,12 @@ class EngineClient(Protocol):
         self, *, store: str = "all", session: str | None = None, limit: int | None = None
     ) -> Future[EntryList]:
         """List what is stored, the newest uses first; ``session`` is a raw key or its hash."""
+
+    def verify(self) -> Future[VerifyReport]:
+        """Check, between two steps, that what is adopted goes on as if it had been computed.
+
+        If it does not, nothing is stored or adopted any more.
+        """
 
     def set_trace(self, enabled: bool) -> None:
         """Switch the cache trace's log lines."""

@@ -6,10 +6,12 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from mlxceld.config.units import readable_bytes
 from mlxceld.engine import grouping, sharing
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
@@ -21,8 +23,10 @@ from mlxceld.engine.events import (
     FinishReason,
     PrefillProgress,
 )
+from mlxceld.engine.kv_memory import KvMemory
 from mlxceld.engine.output import TokenOutput
 from mlxceld.engine.prefill import group_caches, run_chunk
+from mlxceld.engine.pressure import Pressure
 from mlxceld.engine.recorder import Recorder, spans
 from mlxceld.engine.reuse import PromptReuse
 from mlxceld.engine.sampling import RowSampler, token_logprob
@@ -47,10 +51,14 @@ _WORTH_SHARING_EARLY = 128
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much the engine does at once: sequences, and prompt tokens a chunk."""
+    """How much the engine does at once: sequences, prompt tokens a chunk, bytes of keys and values.
+
+    The last is for all that runs and is stored together.
+    """
 
     max_batch_size: int
     prefill_chunk: int
+    kv_bytes: int
 
 
 class EngineCore:
@@ -68,6 +76,7 @@ class EngineCore:
         recorder: Recorder,
         clock: Callable[[], float],
     ) -> None:
+        self.verdict = verdict
         self._model = model
         self._clock = clock
         self._reuse = reuse
@@ -78,8 +87,9 @@ class EngineCore:
         self._reads_together = verdict.batched_decode and reuse.reads_together
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
-        self._orphans: list[Sequence] = []
         self._ended: list[Sequence] = []
+        self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
+        self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
         self._outbox: list[tuple[EventStream, Event]] = []
 
     # What the engine thread asks.
@@ -110,8 +120,7 @@ class EngineCore:
 
     def batch_bytes(self) -> int:
         """Bytes that running sequences hold, prompts under way included."""
-        rows = (s.row for s in self._in_flight.values() if s.row is not None)
-        return self._batch.nbytes() + sum(row_caches.nbytes(row) for row in rows)
+        return self._memory.tails()
 
     def ids(self) -> set[str]:
         """The ids of the requests in flight."""
@@ -132,18 +141,25 @@ class EngineCore:
         """Do one round of work: at most one decode step and one prefill chunk."""
         try:
             self._reap()
-            if self._ended or self._orphans or self._scheduler.can_admit(len(self._batch)):
+            if (
+                self._ended
+                or self._scheduler.orphans
+                or self._scheduler.next_in_line(len(self._batch))
+            ):
                 # What ended is stored first, so that who comes next finds it.
                 self._break_pipeline()
                 self._admit()
             if self._scheduler.prefilling:
                 # A chunk is not overlapped with a step: streams get their tokens before it.
                 self._settle()
+                self._pressure.before_decode(self._break_pipeline, self.sequences())
                 if len(self._batch):
                     self._pending = self._launch()
-                    self._settle()
+                    self._break_pipeline()
                 self._prefill()
+                self._pressure.after_prefill(self.sequences())
             elif len(self._batch):
+                self._pressure.before_decode(self._break_pipeline, self.sequences())
                 before, self._pending = self._pending, self._launch()
                 if before is not None:
                     self._take(before)
@@ -195,14 +211,19 @@ class EngineCore:
         self._end(ended, now)
 
     def _admit(self) -> None:
-        orphans, self._orphans = self._orphans, []
-        for sequence in orphans:
+        for sequence in self._scheduler.take_orphans():
             self._attempt(self._place, sequence)
         if not self._scheduler.waiting:
             return
-        now = self._clock()
-        for sequence in self._scheduler.admit(len(self._batch)):
-            sequence.prefill_started_at = now
+        while (first := self._scheduler.next_in_line(len(self._batch))) is not None:
+            sequence = first
+            if not sequence.prompt:
+                sequence.prompt = list(sequence.request.tokens)
+            if missing := self._memory.shortage(sequence, self._scheduler):
+                sequence.note = f"waits for {readable_bytes(missing)} of memory"
+                return
+            self._scheduler.admit()
+            sequence.note = ""
             self._attempt(self._begin, sequence)
 
     def _attempt(self, action: Callable[[Sequence], None], sequence: Sequence) -> None:
@@ -215,8 +236,11 @@ class EngineCore:
             self._request_fault(sequence, error)
 
     def _begin(self, sequence: Sequence) -> None:
+        if sequence.sampler is not None:  # it has been here before
+            self._place(sequence)
+            return
         request = sequence.request
-        sequence.prompt = list(request.tokens)
+        sequence.prefill_started_at = self._clock()
         sequence.sampler = RowSampler(
             request.sampling, sequence.seed, self._model.status.vocab_size
         )
@@ -232,13 +256,16 @@ class EngineCore:
         if leader is not None:
             self._reuse.share(leader)
         self._reuse.adopt(sequence)
+        sequence.had = max(0, sequence.had - sequence.prefilled)
         if sequence.row is None:
             sequence.row = row_caches.new_row(self._model.module)
+        row_caches.set_step(sequence.row, self._memory.step)
 
     def _let_go(self, leader: Sequence) -> None:
         """Store what followers of a sequence wait for, and let those go on who have it all."""
         ready = sharing.ready(leader)
         if ready:
+            self._memory.note_tails()
             self._reuse.share(leader)
             if self._reads_together and grouping.reads_along(leader, ready):
                 self._attempt(self._reuse.page_out, leader)
@@ -251,16 +278,21 @@ class EngineCore:
         chunk = self._chunks.size(streams_running=streaming)
         readers = self.sequences() if self._reads_together else ()
         for sequence in grouping.alone(self._scheduler.computing(), readers):
-            self._attempt(self._reuse.page_in, sequence)
+            if self._memory.room_for_copy(sequence):
+                self._attempt(self._reuse.page_in, sequence)
         group = self._scheduler.next_group(chunk)
         if not group:
             return
         group, caches, merged = group_caches(group, self._reuse)
+        row_caches.set_step(caches, self._memory.step)
+        if merged:
+            for sequence in group:
+                sequence.row = None  # it is in the merged caches now
         sizes = [min(chunk, sharing.until_shared(sequence)) for sequence in group]
         started = self._clock()
         if max(sizes):
             parts = [
-                s.prompt[s.prefilled : s.prefilled + size]
+                s.known()[s.prefilled : s.prefilled + size]
                 for s, size in zip(group, sizes, strict=True)
             ]
             run_chunk(self._model.module, caches, parts)
@@ -272,9 +304,12 @@ class EngineCore:
             group[0].row = caches = row_caches.extract(caches, 0)
             merged = False
         done = []
-        for sequence, size in zip(group, sizes, strict=True):
+        for i, (sequence, size) in enumerate(zip(group, sizes, strict=True)):
             sequence.prefilled += size
-            if sequence.request.stream:
+            if size:
+                at = partial(row_caches.extract, caches, i) if merged else lambda: caches
+                self._reuse.reached(sequence, at)
+            if sequence.request.stream and not sequence.resumed:
                 self._tell(
                     sequence,
                     PrefillProgress(sequence.prefilled, len(sequence.prompt), sequence.cached),
@@ -288,16 +323,21 @@ class EngineCore:
     def _start_decoding(self, sequences: list[Sequence], caches: row_caches.Caches | None) -> None:
         """Let prefilled sequences into the batch; ``caches`` are theirs where they were merged."""
         now = self._clock()
+        self._memory.note_tails()
         for i, sequence in enumerate(sequences):
+            self._recorder.background_tokens_computed += sequence.had
+            sequence.had = 0
             if sequence.prefilled - sequence.cached >= _WORTH_SHARING_EARLY:
                 if caches is not None:
                     # What it was computed into is a row of the group's caches, not its own.
                     sequence.row = row_caches.extract(caches, i)
                 self._reuse.share(sequence)
             sequence.phase = Phase.DECODE
-            sequence.decode_started_at = now
+            sequence.decode_started_at = sequence.decode_started_at or now
             self._scheduler.remove(sequence)
             self._recorder.account_prefill(sequence)
+        if caches is None and self._reads_together:
+            self._pressure.before_joining(sequences[0])
         self._batch.join(sequences, caches)
         mx.clear_cache()
 
@@ -389,6 +429,8 @@ class EngineCore:
                 Finished(reason, sequence.usage(), stop_text, queued, prefill, decode),
             )
             self._recorder.finish(sequence, reason.value, now)
+            if reason in (FinishReason.STOP, FinishReason.LENGTH):
+                self._announce(sequence)
             self._drop(sequence)
             self._ended.append(sequence)
         # Callers are told before what they leave is stored, which takes time and must wait for the
@@ -398,6 +440,8 @@ class EngineCore:
     def _store_ended(self) -> None:
         """Store what ended sequences leave; with no step in flight."""
         ended, self._ended = self._ended, []
+        if ended:
+            self._memory.note_tails()
         for sequence in ended:
             try:
                 self._reuse.donate(sequence)
@@ -409,6 +453,16 @@ class EngineCore:
     def _release(self, sequence: Sequence) -> None:
         self._reuse.release(sequence)
         sequence.row = None
+
+    def _announce(self, sequence: Sequence) -> None:
+        """Let whoever knows the conversation think of its next turn."""
+        after, output = sequence.request.after, sequence.output
+        if after is None or output is None:
+            return
+        try:
+            after(output.text)
+        except Exception:
+            log.exception("the next turn of request %s is not known", sequence.request.id)
 
     def _request_fault(self, sequence: Sequence, error: Exception) -> None:
         log.error("request %s failed: %s", sequence.request.id, error, exc_info=error, stacklevel=2)
@@ -426,9 +480,6 @@ class EngineCore:
         """Take an ended sequence off the books; its row is the caller's to store or forget."""
         sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
-        sharing.part(sequence)
-        # Placed anew in the next step, when what this one has computed is stored.
-        self._orphans += sharing.abandon(sequence)
         self._in_flight.pop(sequence.request.id, None)
 
     def _tell(self, sequence: Sequence, event: Event) -> None:

@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from mlxceld.engine import power
 from mlxceld.engine.admission import token_limit
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
@@ -32,6 +33,7 @@ from mlxceld.prompt_cache.reports import (
     PinReport,
     ResizeReport,
     TraceEvent,
+    VerifyReport,
 )
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
@@ -40,7 +42,8 @@ from mlxceld.telemetry.status import EngineSnapshot, EngineState
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.core import EngineCore
-    from mlxceld.engine.request import GenerationRequest
+    from mlxceld.engine.prefetch import Prefetcher
+    from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.engine.reuse import PromptReuse
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.loading import LoadedModel
@@ -71,8 +74,13 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+        given: Collection[str] = (),
+        on_battery: Callable[[], bool] = power.on_battery,
     ) -> None:
+        """``given`` names the settings that the operator has set; no model changes those."""
         self._settings = settings
+        self._given = given
+        self._power = power.PowerSource(clock, on_battery)
         self._loader = loader
         self._clock = clock
         self._draw_seed = draw_seed
@@ -80,6 +88,7 @@ class Engine:
         self._submitted: deque[Sequence] = deque()
         self._cancelled: deque[str] = deque()
         self._commands: deque[Callable[[], None]] = deque()
+        self._offered: deque[NextTurn] = deque()
         self._ids: set[str] = set()
         self._queue_rejections = 0
         self._turned_away: Counter[str] = Counter()
@@ -90,6 +99,7 @@ class Engine:
         self._listeners: list[StateListener] = []
         self._model: LoadedModel | None = None
         self._core: EngineCore | None = None
+        self._prefetcher: Prefetcher | None = None
         self._trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
         self._rejects = RejectLog(wall_clock_ms)
         self._reuse: PromptReuse | None = None
@@ -198,6 +208,17 @@ class Engine:
             self._wakeup.notify()
         return True
 
+    def prefetch(self, turn: NextTurn) -> None:
+        """Compute ahead what a conversation's next turn will begin with, when there is time.
+
+        Raises NotReadyError where no requests are taken.
+        """
+        with self._wakeup:
+            if self._state is not EngineState.READY or self._draining:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            self._offered.append(turn)
+            self._wakeup.notify()
+
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Run ``work`` on the engine thread between two steps."""
         future: Future[T] = Future()
@@ -223,10 +244,12 @@ class Engine:
         """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
 
         def work() -> FlushReport:
-            if store == "snapshots":
-                return FlushReport(0, 0, 0, dry_run)
             core, reuse = self._paused()
-            report = reuse.store.flush(session, dry_run=dry_run)
+            report = FlushReport(0, 0, 0, dry_run)
+            if store != "snapshots":
+                report = report.plus(reuse.store.flush(session, dry_run=dry_run))
+            if store != "kv" and reuse.snapshots is not None:
+                report = report.plus(reuse.snapshots.flush(session, dry_run=dry_run))
             core.give_back()
             self._publish(force=True)
             return report
@@ -244,6 +267,8 @@ class Engine:
         def work() -> ResizeReport:
             core, reuse = self._paused()
             report = reuse.store.resize(changes, dry_run=dry_run, generation=generation)
+            if reuse.snapshots is not None:
+                report = report.plus(reuse.snapshots.resize(changes, dry_run=dry_run))
             core.give_back()
             self._publish(force=True)
             return report
@@ -285,6 +310,23 @@ class Engine:
 
         return self.call(work)
 
+    def verify(self) -> Future[VerifyReport]:
+        """Check, between two steps, that what is adopted goes on as if it had been computed.
+
+        If it does not, nothing is stored or adopted any more.
+        """
+
+        def work() -> VerifyReport:
+            core, reuse = self._paused()
+            model = self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            report = self._check_reuse(model, core, reuse)
+            self._publish(force=True)
+            return report
+
+        return self.call(work)
+
     def set_trace(self, enabled: bool) -> None:
         """Switch the cache trace's log lines."""
         self._trace.enabled = enabled
@@ -307,34 +349,76 @@ class Engine:
         try:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
-            from mlxceld.engine.setup import make_core, make_reuse
+            from mlxceld.engine.capacities import plan_capacities
+            from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_memory
 
-            reuse = make_reuse(model, self._settings, self._whole, self._trace.emit, self._clock)
+            settings = self._settings
+            budget = plan_memory(model, settings)
+            capacities = plan_capacities(model, settings, self._given, budget.bytes)
+            self._whole.begin_with(
+                replace(
+                    self._whole.budget,
+                    capacity_bytes=capacities.kv.bytes,
+                    snapshot_capacity_bytes=capacities.snapshots.bytes,
+                )
+            )
+            self._publisher.capacities = capacities
+            reuse = make_reuse(model, settings, budget, self._whole, self._trace.emit, self._clock)
             self._core, status = make_core(
-                model, self._settings, reuse, self._publisher.recorder, self._clock
+                model, settings, budget, reuse, self._publisher.recorder, self._clock
             )
             self._reuse = reuse
             self._publisher.reuse = reuse
+            model = replace(model, status=status)
+            if self._settings.prompt_cache.enabled:
+                self._check_reuse(model, self._core, reuse)
+            else:
+                self._model, self._publisher.model = model, status
+            self._prefetcher = make_prefetcher(
+                model, self._settings, reuse, self._core.sequences, self._power
+            )
+            self._publisher.prefetch = self._prefetcher.counters
         except Exception as error:
             log.debug("the model failed to load", exc_info=True)
             self._enter(EngineState.FAILED, str(error) or type(error).__name__)
             return False
-        self._publisher.model = status
-        self._model = replace(model, status=status)
         self._enter(EngineState.READY, "")
         return True
+
+    def _sweep(self) -> int:
+        """Drop what has outlived its time from all stores; returns how many entries went."""
+        reuse = self._loaded_reuse()
+        gone = reuse.store.sweep()
+        return gone if reuse.snapshots is None else gone + reuse.snapshots.sweep()
+
+    def _check_reuse(
+        self, model: LoadedModel, core: EngineCore, reuse: PromptReuse
+    ) -> VerifyReport:
+        """Run the self-check, and tell and do what follows from it."""
+        from mlxceld.engine.verify import check_reuse
+
+        report, status = check_reuse(model, core.verdict, reuse, self._settings.apc.block_size)
+        if not report.passed:
+            core.give_back()
+        self._publisher.recorder.background_tokens_computed += report.tokens_computed
+        self._publisher.model = status
+        self._model = replace(model, status=status)
+        return report
 
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)
 
     def _serve(self) -> None:
-        core = self._core
-        if core is None:
+        core, prefetcher = self._core, self._prefetcher
+        if core is None or prefetcher is None:
             raise RuntimeError("serving before a model is loaded")
-        while self._take_inbox(core):
+        while self._take_inbox(core, prefetcher):
             if core.busy:
                 self._step(core)
-            elif self._loaded_reuse().store.sweep():
+            elif prefetcher.pending:
+                # One chunk, and then whoever has come meanwhile goes first.
+                prefetcher.step()
+            elif self._sweep():
                 core.give_back()
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
@@ -353,11 +437,17 @@ class Engine:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
 
-    def _take_inbox(self, core: EngineCore) -> bool:
+    def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""
         with self._wakeup:
             while not (
-                core.busy or self._submitted or self._cancelled or self._commands or self._stopping
+                core.busy
+                or prefetcher.pending
+                or self._submitted
+                or self._cancelled
+                or self._commands
+                or self._offered
+                or self._stopping
             ):
                 if self._draining and self._state is EngineState.READY:
                     break
@@ -366,11 +456,17 @@ class Engine:
             submitted, self._submitted = self._submitted, deque()
             cancelled, self._cancelled = self._cancelled, deque()
             commands, self._commands = self._commands, deque()
+            offered, self._offered = self._offered, deque()
             stopping, draining = self._stopping, self._draining
         if draining and self._state is EngineState.READY:
             self._enter(EngineState.DRAINING, "")
         for sequence in submitted:
+            prefetcher.overtaken(sequence.request)
             core.add(sequence)
+        if submitted:
+            prefetcher.interrupt()
+        for turn in offered:
+            prefetcher.offer(turn)
         for request_id in cancelled:
             core.cancel(request_id)
         for run in commands:
@@ -422,6 +518,7 @@ class Engine:
         """
         failed = self._state is EngineState.FAILED
         self._core = self._model = self._reuse = self._publisher.reuse = None
+        self._prefetcher = None
         with self._wakeup:
             commands, self._commands = self._commands, deque()
             if not failed:

@@ -25,6 +25,7 @@ class TokenOutput:
         self._matcher = StopMatcher(stops)
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._texts: list[str] = []
 
     def add(self, token: int, logprob: TokenLogprob | None = None) -> Delta | None:
         """Take one token; return what can be shown now, if anything."""
@@ -44,12 +45,18 @@ class TokenOutput:
         return self._release(text) if text or self._tokens else None
 
     @property
+    def text(self) -> str:
+        """All that was shown."""
+        return "".join(self._texts)
+
+    @property
     def stop_text(self) -> str | None:
         """The stop string that was met."""
         return self._matcher.matched
 
     def _release(self, text: str) -> Delta:
         delta = Delta(text, tuple(self._tokens), tuple(self._logprobs))
+        self._texts.append(text)
         self._tokens.clear()
         self._logprobs.clear()
         return delta

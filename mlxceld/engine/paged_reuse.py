@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
-    from mlxceld.prompt_cache.block_entry import ChainStats
+    from mlxceld.prompt_cache.block_entry import ChainStats, Match
     from mlxceld.prompt_cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,9 @@ class PagedReuse:
     together with those who share them, or, alone, from a copy of its own (:meth:`page_in`). What
     it donates shares every whole block that is stored already.
     """
+
+    kind = "blocks"
+    snapshots = None
 
     def __init__(
         self,
@@ -48,16 +51,18 @@ class PagedReuse:
         self._pool = pool
         self._module = module
         self._model_id = model_id
-        self._budget = store.budget
 
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        first_time, sequence.looked_up = not sequence.looked_up, True
+        tokens = sequence.known()
         match = self.store.adopt(
             bucket_of(self._model_id, sequence),
             sequence.request.session,
-            sequence.prompt,
-            len(sequence.prompt) - 1,
+            tokens,
+            len(tokens) - 1,
             seq_id=sequence.seq_id,
+            counted=first_time,
         )
         if match is None:
             return
@@ -78,25 +83,22 @@ class PagedReuse:
         self._pool.release(match.blocks[whole:])
         self._give_table(sequence, match.blocks[:whole])
         sequence.row = row
-        sequence.prefilled = sequence.cached = match.matched
+        sequence.prefilled = match.matched
+        if first_time:
+            sequence.cached = match.matched
 
     def expected(self, sequence: Sequence) -> int | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         if not self.store.enabled:
             return None
-        match = self.store.find(
-            bucket_of(self._model_id, sequence),
-            sequence.request.session,
-            sequence.prompt,
-            len(sequence.prompt) - 1,
-        )
+        match = self._find(sequence)
         return 0 if match is None else match.matched
 
     def share(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         if sequence.row is None:
             return
-        tokens = sequence.prompt[: sequence.prefilled]
+        tokens = sequence.fed_tokens()
         try:
             self._insert(sequence, sequence.row, tokens, record_refusal=False)
         except Exception:
@@ -150,10 +152,52 @@ class PagedReuse:
         blocks, sequence.table, sequence.paged_tokens = sequence.table, [], 0
         self._pool.release(blocks)
 
+    @property
+    def block_size(self) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self._pool.block_size
+
+    @property
+    def token_bytes(self) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self._pool.bytes_per_block // self._pool.block_size
+
+    def reserved(self) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self._pool.stats().bytes_reserved
+
+    def set_aside(self, nbytes: int) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        self._pool.set_aside(nbytes)
+
+    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        match = self._find(adopter)
+        blocks = set() if match is None else set(match.blocks)
+        if match is not None:
+            self.store.touch(match.entry)
+        for sequence in running:
+            blocks.update(sequence.table)
+        return len(blocks) * self._pool.bytes_per_block
+
+    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        sequences = list(sequences)
+        self._pool.give_back(spare=False)
+        while self.reserved() > most:
+            if self._pool.stats().bytes_in_use > most and self.store.evict_for_memory():
+                continue
+            self._compact(sequences)
+            if self.reserved() > most and not self.store.evict_for_memory():
+                return
+
     def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         tables = [sequence.table for sequence in sequences]
         return SharedPrefix(self._pool, tables) if any(tables) else None
+
+    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`; what is stored serves at any token."""
 
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
@@ -198,17 +242,21 @@ class PagedReuse:
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if self.store.budget is not self._budget:
-            self._budget = self.store.budget
-            self._pool.resize(self._budget.capacity_bytes)
-        # Nothing moves where that would leave no slab empty.
+        self._compact(list(sequences))
+
+    def _compact(self, sequences: Seq[Sequence]) -> None:
+        """Move blocks together, and free the slabs that hold none then."""
         moved = self._pool.compact()
         if moved:
             self.store.remap(moved)
             for sequence in sequences:
                 sequence.table = [moved.get(block, block) for block in sequence.table]
-        # Whoever wants memory back gets all of it: less than a slab is left beside what is used.
-        self._pool.give_back(keep_spare=False)
+        self._pool.give_back(spare=False)
+
+    def _find(self, sequence: Sequence) -> Match | None:
+        tokens = sequence.known()
+        bucket = bucket_of(self._model_id, sequence)
+        return self.store.find(bucket, sequence.request.session, tokens, len(tokens) - 1)
 
     def pool_stats(self) -> PoolStats | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

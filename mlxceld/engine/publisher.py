@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlxceld.engine.recorder import Recorder
 from mlxceld.prompt_cache.key import session_hash
-from mlxceld.prompt_cache.stats import fill
+from mlxceld.prompt_cache.stats import fill, fill_snapshots
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.status import (
     EngineSnapshot,
@@ -23,8 +23,10 @@ from mlxceld.telemetry.status import (
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.core import EngineCore
+    from mlxceld.engine.prefetch import PrefetchCounters
     from mlxceld.engine.reuse import PromptReuse
     from mlxceld.engine.sequence import Sequence
+    from mlxceld.models.budgets import Capacities
     from mlxceld.prompt_cache.rejects import RejectLog
     from mlxceld.prompt_cache.store import PrefixStore
     from mlxceld.prompt_cache.trace import Trace
@@ -52,6 +54,8 @@ class Publisher:
         self.recorder = Recorder()
         self.model: ModelStatus | None = None
         self.reuse: PromptReuse | None = None
+        self.capacities: Capacities | None = None
+        self.prefetch: PrefetchCounters | None = None
         self.faults_in_a_row = 0
         self._settings = settings
         self._whole = store
@@ -121,7 +125,8 @@ class Publisher:
     ) -> None:
         """Replace the snapshot, unless a fresh enough one of the same requests is there."""
         now = self._clock()
-        shape = (queued, core.running, self.recorder.ended, queue_rejections, state)
+        ahead = (self.prefetch.run, self.prefetch.skipped) if self.prefetch is not None else ()
+        shape = (queued, core.running, self.recorder.ended, queue_rejections, state, ahead)
         if not force and shape == self._shape and now - self._published_at < _PUBLISH_SECONDS:
             return
         self._shape, self._published_at = shape, now
@@ -136,6 +141,7 @@ class Publisher:
             running=core.running,
             steps=recorder.steps,
             tokens_generated=recorder.tokens_generated,
+            preemptions=recorder.preemptions,
             queue_rejections=queue_rejections,
             faults=recorder.faults,
             fault=self._fault_text,
@@ -155,7 +161,7 @@ class Publisher:
         pool = None if self.reuse is None else self.reuse.pool_stats()
         chains = None if self.reuse is None else self.reuse.chain_stats()
         stats = CacheStats(
-            apc_enabled=pool is not None and store.enabled and apc.enabled,
+            apc_enabled=chains is not None and store.enabled and apc.enabled,
             block_size=apc.block_size,
             hash=apc.hash,
             batch_tail_bytes=0 if pool is None else batch_bytes,
@@ -165,12 +171,28 @@ class Publisher:
             completion_tokens=recorder.completion_tokens,
             background_tokens_computed=recorder.background_tokens_computed,
         )
+        if self.capacities is not None:
+            stats = replace(
+                stats,
+                capacity_derivation=self.capacities.kv.derivation,
+                snapshot_capacity_derivation=self.capacities.snapshots.derivation,
+            )
+        if self.prefetch is not None:
+            stats = replace(
+                stats,
+                prefetch_run=self.prefetch.run,
+                prefetch_skipped=self.prefetch.skipped,
+                prefetch_tokens=self.prefetch.tokens,
+                background_tokens_computed=recorder.background_tokens_computed
+                + self.prefetch.tokens,
+            )
         if pool is not None:
             numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}
             stats = replace(stats, **numbers)
         if chains is not None:
             stats = replace(stats, **asdict(chains))
-        return fill(stats, store, self._rejects)
+        kept = None if self.reuse is None else self.reuse.snapshots
+        return fill_snapshots(fill(stats, store, self._rejects), kept)
 
 
 def _request(sequence: Sequence, now: float) -> RequestStatus:
@@ -189,6 +211,7 @@ def _request(sequence: Sequence, now: float) -> RequestStatus:
         max_tokens=sequence.max_tokens,
         age_seconds=now - sequence.submitted_at,
         stream=request.stream,
+        note=sequence.note,
     )
 
 

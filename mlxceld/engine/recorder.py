@@ -31,6 +31,8 @@ class Recorder:
         self.prompt_tokens_reused = 0
         self.background_tokens_computed = 0
         self.completion_tokens = 0
+        self.background_tokens_computed = 0
+        self.preemptions = 0
         self.longest_decode_step_seconds = 0.0
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._histograms = {name: Histogram(bounds) for name, bounds in BUCKETS.items()}

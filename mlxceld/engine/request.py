@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from mlxceld.models.boundaries import Boundary
 
 ANONYMOUS_SESSION = "__mlxcel_anon__"
 """The session of every caller that names none."""
@@ -43,8 +45,12 @@ class GenerationRequest:
 
     ``id`` is unique among requests in flight; ``tokens`` is the whole prompt, at least one token.
     ``template_signature`` names how the prompt was rendered: only requests of one signature share
-    cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none. What is
-    of the ``background`` is the daemon's own work, and counts as nobody's request.
+    cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
+    ``boundaries`` are the points of the prompt that later prompts will begin with. ``keeps`` tells
+    how many leading tokens of prompt and answer the next turn's rendering will have again; it is
+    called on the engine thread when the answer is complete. ``after`` is given the answer's text
+    there then, and returns at once. What is of the
+    ``background`` is the daemon's own work, and counts as nobody's request.
     """
 
     id: str
@@ -57,3 +63,16 @@ class GenerationRequest:
     stream: bool = False
     timeout: float = 0.0
     background: bool = False
+    boundaries: tuple[Boundary, ...] = ()
+    keeps: Callable[[Sequence[int]], int] | None = None
+    after: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextTurn:
+    """What the next request of a conversation will begin with, known before it comes."""
+
+    tokens: Sequence[int]
+    session: str
+    template_signature: str
+    client: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mlxceld.kv.shared_prefix import SharedPrefix
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.ledger import Ledger
+    from mlxceld.prompt_cache.snapshot_store import SnapshotStore
     from mlxceld.prompt_cache.store import PrefixStore
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,16 @@ class PromptReuse(Protocol):
     """
 
     @property
+    def kind(self) -> str:
+        """How prompts are reused, in a word or two for status and log."""
+
+    @property
     def store(self) -> Ledger[Any]:
         """Where prefixes are kept."""
+
+    @property
+    def snapshots(self) -> SnapshotStore[Any] | None:
+        """Where states are kept; None for a model or a backend that needs none."""
 
     def adopt(self, sequence: Sequence) -> None:
         """Give a sequence the longest stored prefix of its prompt.
@@ -65,6 +74,32 @@ class PromptReuse(Protocol):
     def release(self, sequence: Sequence) -> None:
         """Let go of the blocks that a sequence reads; on every way out, after :meth:`donate`."""
 
+    @property
+    def block_size(self) -> int:
+        """Tokens that are read from the pool or not at all.
+
+        1 where an adopted row is taken over as it is; more than any prompt has where it is copied.
+        """
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a token's keys and values take in a row."""
+
+    def reserved(self) -> int:
+        """Bytes that what is stored or shared takes."""
+
+    def set_aside(self, nbytes: int) -> None:
+        """Leave a part of the budget to what running sequences hold in their rows."""
+
+    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+        """Bytes that cannot be freed: what is being read, or would be adopted."""
+
+    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """Give up entries until at most ``most`` bytes are reserved, as far as that can be.
+
+        Blocks may move: what :meth:`prefix_of` gave is void.
+        """
+
     def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
         """What these rows of a batch read from the pool; None if that is nothing."""
 
@@ -75,6 +110,12 @@ class PromptReuse(Protocol):
     @property
     def gathers(self) -> bool:
         """Whether attention is to be given whole rows then, instead of blocks and tails."""
+
+    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """A sequence in prefill has come to ``prefilled`` tokens; ``row`` gives its caches.
+
+        Nobody fails where keeping its state fails: it is logged, and the sequence goes on.
+        """
 
     def wants(self, sequence: Sequence) -> bool:
         """Whether a sequence's caches will be worth taking out of the batch when it ends."""
@@ -124,15 +165,30 @@ class WholePrefixReuse:
     An adopted entry leaves the store and comes back, longer, when its adopter ends.
     """
 
+    kind = "whole prefixes"
+    snapshots = None
     reads_together = False
     gathers = False
+    block_size = 1
 
-    def __init__(self, store: PrefixStore[Caches], model_id: str) -> None:
+    def __init__(
+        self, store: PrefixStore[Caches], model_id: str, *, token_bytes: int, max_bytes: int
+    ) -> None:
+        """``max_bytes`` bounds what is stored together with what is set aside."""
         self.store = store
+        self.token_bytes = token_bytes
         self._model_id = model_id
+        self._max_bytes = max_bytes
+        self._outside = 0
 
     def adopt(self, sequence: Sequence) -> None:
-        """See :class:`PromptReuse`; the entry is used up."""
+        """See :class:`PromptReuse`; the entry is used up.
+
+        A sequence that had to make way computes everything anew.
+        """
+        if sequence.looked_up:
+            return
+        sequence.looked_up = True
         taken = self.store.take(
             bucket_of(self._model_id, sequence),
             sequence.request.session,
@@ -173,9 +229,29 @@ class WholePrefixReuse:
     def release(self, sequence: Sequence) -> None:
         """See :class:`PromptReuse`."""
 
+    def reserved(self) -> int:
+        """See :class:`PromptReuse`."""
+        return self.store.bytes
+
+    def set_aside(self, nbytes: int) -> None:
+        """See :class:`PromptReuse`."""
+        self._outside = nbytes
+
+    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+        """See :class:`PromptReuse`; an entry in use has left the store."""
+        return 0
+
+    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`PromptReuse`."""
+        while self.store.bytes > most and self.store.evict_for_memory():
+            pass
+
     def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
         """See :class:`PromptReuse`."""
         return None
+
+    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """See :class:`PromptReuse`."""
 
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`PromptReuse`."""
@@ -191,6 +267,7 @@ class WholePrefixReuse:
         if row is not None:
             mx.eval(row_caches.arrays(row))
             nbytes = row_caches.nbytes(row)
+            self.free_up(max(0, self._max_bytes - self._outside - nbytes), ())
         elif self.wants(sequence):
             reject_without_row(self.store, sequence)
             return

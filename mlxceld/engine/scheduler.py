@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-
+from mlxceld.engine import sharing
 from mlxceld.engine.sequence import Phase, Sequence
+from mlxceld.engine.waiting import WaitingLine
 
 _MOST_PADDING = 1.5
 """A group may be padded to at most this many times its own tokens."""
@@ -24,8 +24,9 @@ class Scheduler:
     def __init__(self, max_active: int, *, padded_prefill: bool) -> None:
         self._max_active = max_active
         self._padded_prefill = padded_prefill
-        self._waiting: deque[Sequence] = deque()
+        self._waiting = WaitingLine()
         self._prefilling: list[Sequence] = []
+        self.orphans: list[Sequence] = []
         self._long_is_next = False
 
     @property
@@ -40,28 +41,41 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
-        self._waiting.append(sequence)
+        self._waiting.add(sequence)
 
-    def admit(self, decoding: int) -> list[Sequence]:
-        """Give free places to those that have waited longest; ``decoding`` are taken already."""
-        admitted = []
-        while self._waiting and decoding + len(self._prefilling) < self._max_active:
-            sequence = self._waiting.popleft()
-            sequence.phase = Phase.PREFILL
-            self._prefilling.append(sequence)
-            admitted.append(sequence)
-        return admitted
+    def add_back(self, sequence: Sequence) -> None:
+        """Queue a sequence that was running; it comes before all others."""
+        self._waiting.add_back(sequence)
 
-    def can_admit(self, decoding: int) -> bool:
-        """Whether :meth:`admit` would give anybody a place."""
-        return bool(self._waiting) and decoding + len(self._prefilling) < self._max_active
+    def next_in_line(self, decoding: int) -> Sequence | None:
+        """Whose turn it is to get a place; None if there is none, ``decoding`` taken already."""
+        if decoding + len(self._prefilling) >= self._max_active:
+            return None
+        return self._waiting.first()
+
+    def admit(self) -> Sequence:
+        """Give :meth:`next_in_line` its place."""
+        sequence = self._waiting.take()
+        sequence.phase = Phase.PREFILL
+        self._prefilling.append(sequence)
+        return sequence
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence, wherever it stands; nothing happens if it is not here."""
+        """Forget a sequence, wherever it stands; nothing happens if it is not here.
+
+        Those that followed it become orphans.
+        """
         if sequence in self._prefilling:
             self._prefilling.remove(sequence)
-        elif sequence in self._waiting:
+        else:
             self._waiting.remove(sequence)
+        sharing.part(sequence)
+        self.orphans += sharing.abandon(sequence)
+
+    def take_orphans(self) -> list[Sequence]:
+        """Those whose leader has gone, to be placed anew once what it had computed is stored."""
+        orphans, self.orphans = self.orphans, []
+        return [sequence for sequence in orphans if sequence.phase is Phase.PREFILL]
 
     def computing(self) -> list[Sequence]:
         """The prefilling sequences that do not wait for another one's tokens, oldest first."""
@@ -108,8 +122,12 @@ def _goes_alone(sequence: Sequence) -> bool:
     """Whether a sequence is computed by itself.
 
     Padding would move the past of a row that brings adopted tokens, but for those that it reads
-    from the pool; and from a merged row nothing can be shared with those who follow it.
+    from the pool; and from a merged row nothing can be shared with those who follow it. One that
+    has to stop on the way is not done with the others.
     """
+    end = sequence.prefilled + sequence.prefill_left
+    if any(sequence.prefilled < stop < end for stop in sequence.stops):
+        return True
     brought = sequence.prefilled - sequence.paged_tokens
     most = _SMALL_PAST if sequence.table else 0
     return bool(brought > most or sequence.followers or not sequence.prefill_left)

@@ -35,8 +35,11 @@ class Sequence:
     ``cached`` of which were adopted, from a conversation that was adopted ``chain_hits`` times.
     ``launched`` counts the tokens whose sampling has been started: at most one more than
     ``generated`` holds. ``max_tokens`` is the request's limit cut to the context.
+    Of a sequence that had to make way, ``resumed`` generated tokens are computed like a prompt's
+    when it goes on, ``had`` tokens of it for the second time. ``note`` says what it waits for.
     A sequence that ``follows`` another waits until that one has computed the ``shared_tokens``
-    that both begin with; ``followers`` is the other side of it.
+    that both begin with; ``followers`` is the other side of it. Its prefill ends a chunk at each of
+    ``stops``, counted in prompt tokens.
     """
 
     seq_id: int
@@ -55,6 +58,7 @@ class Sequence:
     follows: Sequence | None = None
     shared_tokens: int = 0
     followers: list[Sequence] = field(default_factory=list)
+    stops: tuple[int, ...] = ()
     prompt: list[int] = field(default_factory=list)
     prefilled: int = 0
     cached: int = 0
@@ -64,19 +68,40 @@ class Sequence:
     ended_by_eos: bool = False
     cancelled: bool = False
     accounted: bool = False
+    resumed: int = 0
+    had: int = 0
+    looked_up: bool = False
+    note: str = ""
     prefill_started_at: float | None = None
     decode_started_at: float | None = None
     last_token_at: float | None = None
 
     @property
     def prefill_left(self) -> int:
-        """Prompt tokens still to be computed before decoding; the last one is decode's input."""
-        return len(self.prompt) - 1 - self.prefilled
+        """Known tokens still to be computed before decoding; the last one is decode's input."""
+        return len(self.prompt) + self.resumed - 1 - self.prefilled
+
+    def known(self) -> list[int]:
+        """What has to be computed before decoding, and decode's first input at the end."""
+        return [*self.prompt, *self.generated[: self.resumed]] if self.resumed else self.prompt
+
+    @property
+    def next_input(self) -> int:
+        """The token that decode is fed next; it needs no step in flight."""
+        return self.generated[self.launched - 1] if self.launched else self.prompt[-1]
+
+    def make_way(self) -> None:
+        """Forget what was computed, to start anew with all tokens that are known by now."""
+        self.had = max(self.had, self.fed)
+        self.resumed = len(self.generated)
+        self.prefilled = 0
+        self.row = None
+        self.phase = Phase.WAITING
 
     @property
     def fed(self) -> int:
         """Tokens, of the prompt and generated, that the sequence's caches hold."""
-        return self.prefilled + self.launched
+        return self.prefilled + self.launched - self.resumed
 
     def fed_tokens(self) -> list[int]:
         """The tokens that the caches hold; all of them known, which needs no step in flight."""

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from mlxceld.config.units import readable_bytes
 from mlxceld.engine.core import EngineCore, Limits
+from mlxceld.engine.kv_budget import KvBudget, device_memory, kv_budget
+from mlxceld.engine.kv_memory import SMALLEST_STEP
 from mlxceld.engine.paged_reuse import PagedReuse
+from mlxceld.engine.prefetch import Prefetcher
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.probe import probe
 from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
 from mlxceld.engine.shared_probe import probe_sharing
-from mlxceld.kv import paged_rows, row_caches, shared_attention
+from mlxceld.engine.snapshot_reuse import SnapshotReuse
+from mlxceld.kv import paged_rows, row_caches, shared_attention, snapshots
 from mlxceld.kv.pool import BlockPool
+from mlxceld.kv.snapshots import RowState
 from mlxceld.models.cache_kinds import CacheKind
 from mlxceld.prompt_cache.block_store import BlockStore
+from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
+    from mlxceld.engine.power import PowerSource
     from mlxceld.engine.recorder import Recorder
+    from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.loading import LoadedModel
     from mlxceld.prompt_cache.store import PrefixStore
@@ -34,10 +43,21 @@ log = logging.getLogger(__name__)
 _SLAB_TOKENS = 1024
 """Tokens of a slab: small enough that one held by a single block is no great loss."""
 
+_SLABS_AT_LEAST = 16
+"""Slabs that a small budget is cut into, so that what is left over is small too."""
+
+
+def plan_memory(model: LoadedModel, settings: Settings) -> KvBudget:
+    """The budget of keys and values, stored and running; logs how it came about."""
+    budget = kv_budget(settings.kv_cache_budget, model.status.weight_bytes, device_memory())
+    log.info("kv cache budget: %s = %s", readable_bytes(budget.bytes), budget.derivation)
+    return budget
+
 
 def make_core(
     model: LoadedModel,
     settings: Settings,
+    budget: KvBudget,
     reuse: PromptReuse,
     recorder: Recorder,
     clock: Callable[[], float],
@@ -47,7 +67,12 @@ def make_core(
     Logs the kinds of its caches and the verdict, one line each.
     """
     verdict = probe(model.module, model.status.vocab_size)
-    status = replace(model.status, batching=verdict.mode, batching_reason=verdict.reason)
+    status = replace(
+        model.status,
+        batching=verdict.mode,
+        batching_reason=verdict.reason,
+        context_length=_context_within(budget, reuse.token_bytes, model.status.context_length),
+    )
     kinds = ", ".join(f"{count} {kind}" for kind, count in status.layer_caches.items())
     log.info("layer caches: %s", kinds or "none")
     level = logging.INFO if verdict.mode == "full" else logging.WARNING
@@ -58,7 +83,7 @@ def make_core(
         f" ({verdict.reason})" if verdict.reason else "",
     )
     _wire_memory()
-    limits = Limits(settings.max_batch_size, settings.prefill_chunk)
+    limits = Limits(settings.max_batch_size, settings.prefill_chunk, budget.bytes)
     core = EngineCore(model, verdict, limits, reuse, recorder, clock)
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -68,32 +93,49 @@ def make_core(
 def make_reuse(
     model: LoadedModel,
     settings: Settings,
+    budget: KvBudget,
     whole: PrefixStore[Caches],
     emit: EventSink,
     clock: Callable[[], float],
 ) -> PromptReuse:
-    """How this model's prompts are reused: through the block pool where all caches are pageable.
+    """How this model's prompts are reused: through the block pool where all caches are pageable,
+    else through snapshots.
 
-    ``whole`` is the store of whole prefixes, and gives the budget and the reject log.
+    ``whole`` is the store of whole prefixes, and gives the store's own budget and the reject log.
     """
-    kinds = set(model.status.layer_caches)
-    pageable = kinds == {CacheKind.PAGEABLE.value}
-    if settings.kv_backend == "dense" or not pageable or not settings.prompt_cache.enabled:
-        log.info("prompt cache: whole prefixes")
-        return WholePrefixReuse(whole, model.status.id)
     # The shapes are the model's own, read off one token.
     row = row_caches.new_row(model.module)
     run_chunk(model.module, row, [[0]])
-    budget = whole.budget
+    kinds = set(model.status.layer_caches)
+    pageable = kinds == {CacheKind.PAGEABLE.value}
+    limits = whole.budget.snapshots
+    snapshots_off = not (limits.capacity_bytes and limits.max_entries)
+    if (
+        settings.kv_backend == "dense"
+        or not settings.prompt_cache.enabled
+        or (not pageable and snapshots_off)
+    ):
+        log.info("prompt cache: whole prefixes")
+        return WholePrefixReuse(
+            whole,
+            model.status.id,
+            token_bytes=row_caches.token_bytes(row),
+            max_bytes=budget.bytes,
+        )
+    if not pageable:
+        return _snapshot_reuse(model, settings, budget, row, whole, emit, clock)
+    size = settings.apc.block_size
+    shapes = paged_rows.layer_shapes(row)
+    tokens = budget.bytes // sum(shape.token_bytes for shape in shapes)
     pool = BlockPool(
-        paged_rows.layer_shapes(row),
-        settings.apc.block_size,
-        max(_SLAB_TOKENS, settings.apc.block_size),
-        max_bytes=budget.capacity_bytes,
+        shapes,
+        size,
+        max(size, min(_SLAB_TOKENS, tokens // _SLABS_AT_LEAST)),
+        max_bytes=budget.bytes,
     )
     store = BlockStore(
         pool,
-        budget,
+        whole.budget,
         clock,
         emit,
         whole.rejects,
@@ -108,6 +150,76 @@ def make_reuse(
         "shared prefixes: %s%s", sharing.mode, f" ({sharing.reason})" if sharing.reason else ""
     )
     return PagedReuse(store, pool, model.module, model.status.id, sharing)
+
+
+def make_prefetcher(
+    model: LoadedModel,
+    settings: Settings,
+    reuse: PromptReuse,
+    in_flight: Callable[[], Iterable[Sequence]],
+    power: PowerSource,
+) -> Prefetcher:
+    """What computes next turns ahead, as far as the settings let it."""
+    mode = settings.prompt_cache.prefetch
+
+    def allowed() -> bool:
+        return mode == "on" or (mode == "auto" and not power.on_battery())
+
+    return Prefetcher(
+        model.module, reuse, chunk=settings.prefill_chunk, allowed=allowed, in_flight=in_flight
+    )
+
+
+def _snapshot_reuse(
+    model: LoadedModel,
+    settings: Settings,
+    budget: KvBudget,
+    row: Caches,
+    whole: PrefixStore[Caches],
+    emit: EventSink,
+    clock: Callable[[], float],
+) -> SnapshotReuse:
+    """Reuse for a model of which ``row`` holds one token, and not all of it pageable."""
+    size = settings.apc.block_size
+    pageable = list(snapshots.pageable(row))
+    pool = None
+    if pageable:
+        pool = BlockPool(
+            paged_rows.layer_shapes(pageable),
+            size,
+            max(_SLAB_TOKENS, size),
+            max_bytes=whole.budget.snapshot_capacity_bytes,
+        )
+    kept: SnapshotStore[RowState] = SnapshotStore(
+        pool, whole.budget, clock, emit, whole.rejects, min_prefix=whole.min_prefix
+    )
+    log.info(
+        "prompt cache: snapshots, %d caches of %d by reference",
+        len(pageable),
+        sum(1 for _ in snapshots.leaves(row)),
+    )
+    return SnapshotReuse(
+        whole,
+        kept,
+        pool,
+        model.module,
+        model.status.id,
+        token_bytes=row_caches.token_bytes(row),
+        max_bytes=budget.bytes,
+    )
+
+
+def _context_within(budget: KvBudget, token_bytes: int, context: int) -> int:
+    """The model's context length, cut to what one request alone can have of the budget."""
+    if not token_bytes:
+        return context
+    most = max(1, budget.bytes // token_bytes - SMALLEST_STEP)
+    if most >= context:
+        return context
+    log.warning(
+        "the kv cache budget holds %d tokens: the context is cut to that from %d", most, context
+    )
+    return most
 
 
 def _wire_memory() -> None:

@@ -69,6 +69,10 @@ def abandon(leader: Sequence) -> list[Sequence]:
 
 
 def until_shared(sequence: Sequence) -> int:
-    """Prompt tokens to the next point at which a follower can go on, or to the prompt's end."""
+    """Prompt tokens to where a chunk has to end next, or to the prompt's end.
+
+    That is where a follower can go on, or where the sequence itself has to stop.
+    """
     points = [f.shared_tokens - sequence.prefilled for f in sequence.followers]
+    points += [s - sequence.prefilled for s in sequence.stops if s > sequence.prefilled]
     return min([sequence.prefill_left, *points])

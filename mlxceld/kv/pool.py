@@ -20,7 +20,8 @@ class PoolStats:
     """A reading of the pool; a block spans all pageable layers and counts once.
 
     ``blocks_shared`` have two owners or more. ``bytes_reserved`` is what the slabs occupy,
-    ``bytes_in_use`` the part of it in live blocks, ``block_budget`` how many blocks may live.
+    ``bytes_in_use`` the part of it in live blocks, ``block_budget`` how many blocks may live where
+    nothing of the budget is held outside the pool.
     """
 
     block_size: int
@@ -76,6 +77,8 @@ class BlockPool:
         self.bytes_per_block = block_size * sum(shape.token_bytes for shape in self.shapes)
         if not self.bytes_per_block:
             raise ValueError("shapes: expected at least one layer that keeps keys or values")
+        self._max_bytes = max_bytes
+        self._outside = 0
         self._allocator = BlockAllocator(slab_tokens // block_size, self._budget(max_bytes))
         self._slabs: dict[int, Slab] = {}
 
@@ -173,13 +176,20 @@ class BlockPool:
         released. Slabs that are needed for few blocks go with :meth:`compact`.
         """
         self._allocator.max_blocks = self._budget(max_bytes)
+        self._max_bytes = max_bytes
+        self.set_aside(self._outside)
         return self.give_back()
 
-    def give_back(self, *, keep_spare: bool = True) -> int:
+    def set_aside(self, nbytes: int) -> None:
+        """Leave a part of the budget to what others hold, until told otherwise."""
+        self._outside = nbytes
+        self._allocator.max_blocks = self._budget(max(0, self._max_bytes - nbytes))
+
+    def give_back(self, *, spare: bool = True) -> int:
         """Free the slabs that hold no live block; returns their bytes.
 
-        With ``keep_spare`` one of them is kept, so that storing and dropping in turn does not
-        allocate each time, unless the budget is exceeded.
+        One of them is kept as a ``spare``, so that storing and dropping in turn does not allocate
+        each time, unless the budget is exceeded.
         """
         allocator = self._allocator
         # The largest comes last and is the one that may stay.
@@ -187,7 +197,7 @@ class BlockPool:
         freed = 0
         for position, slab in enumerate(empty, start=1):
             within = allocator.allocated <= allocator.max_blocks
-            if keep_spare and position == len(empty) and within:
+            if spare and position == len(empty) and within:
                 break
             allocator.remove_slab(slab)
             freed += self._slabs.pop(slab).nbytes
@@ -227,7 +237,7 @@ class BlockPool:
             blocks_shared=allocator.shared,
             bytes_reserved=allocator.allocated * self.bytes_per_block,
             bytes_in_use=allocator.live * self.bytes_per_block,
-            block_budget=allocator.max_blocks,
+            block_budget=self._budget(self._max_bytes),
         )
 
     def check(self, owners: Iterable[Sequence[int]]) -> None:

@@ -12,7 +12,13 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    BatchKVCache,
+    CacheList,
+    KVCache,
+    make_prompt_cache,
+)
 
 Caches = list[Any]
 
@@ -96,6 +102,39 @@ def arrays(caches: Caches) -> list[mx.array]:
 def nbytes(caches: Caches) -> int:
     """Bytes that the caches' arrays hold, unused room included."""
     return sum(int(cache.nbytes) for cache in caches if not cache.empty())
+
+
+def token_bytes(row: Caches) -> int:
+    """Bytes that each token adds to a row that holds one token; fixed state is left out."""
+    total = 0
+    for cache in row:
+        if isinstance(cache, CacheList):
+            total += token_bytes(list(cache.caches))
+        elif isinstance(cache, KVCache) and cache.keys is not None:
+            total += int(cache.nbytes) // cache.keys.shape[2]
+    return total
+
+
+def growth(caches: Caches) -> int:
+    """Bytes that one more token adds: 0 while there is unused room."""
+    total = 0
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            total += growth(list(cache.caches))
+        elif isinstance(cache, KVCache | BatchKVCache) and cache.keys is not None:
+            used, room = cache.size(), cache.keys.shape[2]
+            if used + 1 > room:
+                total += int(cache.nbytes) // max(1, room) * (used + cache.step - room)
+    return total
+
+
+def set_step(caches: Caches, step: int) -> None:
+    """Let key/value caches grow by ``step`` tokens at a time, if not by fewer already."""
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            set_step(list(cache.caches), step)
+        elif isinstance(cache, KVCache | BatchKVCache):
+            cache.step = min(cache.step, step)
 
 
 def can_trim(row: Caches) -> bool:

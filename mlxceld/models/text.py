@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlxceld.models.boundaries import Boundary, BoundaryFinder
 from mlxceld.models.chat import ChatRenderer
 from mlxceld.models.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from mlxceld.models.signature import template_signature
@@ -15,10 +16,16 @@ from mlxceld.models.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """A conversation as the chat template renders it, as text and as token ids."""
+    """A conversation as the chat template renders it, as text and as token ids.
+
+    ``boundaries`` are the prefixes of ``tokens`` that later prompts begin with, and the next turn
+    repeats its first ``repeated`` tokens; both only if asked for.
+    """
 
     text: str
     tokens: list[int]
+    boundaries: tuple[Boundary, ...] = ()
+    repeated: int = 0
 
 
 class TextCodec:
@@ -37,6 +44,7 @@ class TextCodec:
         self._chat = ChatRenderer(tokenizer)
         self._vocabulary = Vocabulary(tokenizer)
         self._bytes: dict[int, bytes] = {}
+        self._boundaries = BoundaryFinder(self._chat_tokens)
 
     @property
     def has_chat_template(self) -> bool:
@@ -80,11 +88,13 @@ class TextCodec:
         template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        with_boundaries: bool = False,
     ) -> RenderedPrompt:
         """Render a conversation as the model's chat template does.
 
-        Raises ChatTemplateError (a ValueError) where the model has no template, or with the
-        template's own message where it refuses.
+        ``with_boundaries`` finds its boundaries too, which costs a second rendering. Raises
+        ChatTemplateError (a ValueError) where the model has no template, or with the template's
+        own message where it refuses.
         """
         with self._lock:
             text = self._chat.render(
@@ -95,7 +105,31 @@ class TextCodec:
                 continue_final_message=continue_final_message,
             )
             # The template writes the special tokens itself.
-            return RenderedPrompt(text, self._encode(text, False))
+            tokens = self._encode(text, False)
+        if not with_boundaries:
+            return RenderedPrompt(text, tokens)
+        found = self._boundaries.find(
+            messages,
+            tokens,
+            tools=tools,
+            template_kwargs=template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        return RenderedPrompt(text, tokens, found.marks, found.repeated)
+
+    def next_turn(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The tokens that the next turn begins with, whatever it says.
+
+        ``messages`` ends with the assistant's reply. Empty where the template cannot render it.
+        """
+        return self._boundaries.next_turn(messages, tools=tools, template_kwargs=template_kwargs)
 
     def template_signature(
         self,
@@ -111,6 +145,23 @@ class TextCodec:
             tool_choice=tool_choice,
             template_kwargs=template_kwargs,
         )
+
+    def _chat_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+        add_generation_prompt: bool,
+    ) -> list[int]:
+        with self._lock:
+            text = self._chat.render(
+                messages,
+                tools=tools,
+                template_kwargs=template_kwargs,
+                add_generation_prompt=add_generation_prompt,
+            )
+            return self._encode(text, False)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # verbose=False: how long a prompt may be is the engine's to say, not a log line's.

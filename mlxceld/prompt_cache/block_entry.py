@@ -22,11 +22,11 @@ class Blocks(Protocol):
     def retain(self, blocks: Sequence[int]) -> None:
         """Add a reference to each block."""
 
-    def refcount(self, block: int) -> int:
-        """How many references a block has."""
-
     def release(self, blocks: Sequence[int]) -> object:
         """Drop a reference to each block; without any it is free."""
+
+    def refcount(self, block: int) -> int:
+        """The number of references to a block."""
 
 
 @dataclass(eq=False, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mlxceld.prompt_cache.block_entry import BlockEntry, Blocks, ChainStats, Match, Seal
 from mlxceld.prompt_cache.block_hash import Chain, extend_chain
+from mlxceld.prompt_cache.deferred import held_elsewhere
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
@@ -82,21 +83,25 @@ class BlockStore(Ledger[BlockEntry]):
         max_len: int,
         *,
         seq_id: int | None = None,
+        counted: bool = True,
     ) -> Match | None:
         """Look a request up, once: a match's blocks get a reference for the caller to release.
 
         The entry stays as it is, whatever part of it matched. A disabled store is not looked up in.
+        ``counted`` is off for a request that was looked up before and starts anew.
         """
         if not self.enabled:
             return None
         self.sweep()
-        self.counters.lookups += 1
+        self.counters.lookups += counted
         match = self.find(bucket, session, tokens, max_len)
         if match is None:
-            self.counters.misses += 1
+            self.counters.misses += counted
             return None
         self._pool.retain(match.blocks)
         self._touch(match.entry)
+        if not counted:
+            return match
         self._hit(
             match.entry,
             session=session,
@@ -160,6 +165,22 @@ class BlockStore(Ledger[BlockEntry]):
         self._hashes.add(hashes)
         self._add(entry, seq_id=seq_id, nbytes=len(table) * self._pool.bytes_per_block)
         return None
+
+    def evict_for_memory(self) -> bool:
+        """Give up the least recently used entry with a block that nobody reads; False if none has.
+
+        What only holds blocks that are in use anyway would be lost for nothing.
+        """
+        for entry in self._by_use.values():
+            if any(self._pool.refcount(b) == self._holders.count(b) for b in entry.table):
+                self._evict(entry, "lru")
+                self.counters.evictions_lru += 1
+                return True
+        return False
+
+    def touch(self, entry: BlockEntry) -> None:
+        """Make an entry the most recently used one."""
+        self._touch(entry)
 
     def remap(self, moved: Mapping[int, int]) -> None:
         """Follow blocks that the pool has moved: old id to new id."""
@@ -240,7 +261,7 @@ class BlockStore(Ledger[BlockEntry]):
         sealed: Sequence[int] | None = []
         try:
             while new and (sealed := seal(len(shared) * self._pool.block_size, len(ids))) is None:
-                if self._evict_oldest() is None:
+                if not self.evict_for_memory():
                     break
         except BaseException:
             self._pool.release(shared)
@@ -319,14 +340,7 @@ class BlockStore(Ledger[BlockEntry]):
         return freed * self._pool.bytes_per_block
 
     def _held_elsewhere(self, victims: Sequence[BlockEntry]) -> int:
-        references: Holders[int] = Holders(entry.table for entry in victims)
-        blocks = {block for entry in victims for block in entry.table}
-        held = sum(
-            references.count(block) == self._holders.count(block)
-            and self._pool.refcount(block) > self._holders.count(block)
-            for block in blocks
-        )
-        return held * self._pool.bytes_per_block
+        return held_elsewhere(self._pool, self._holders, [entry.table for entry in victims])
 
     def _drop(self, entry: BlockEntry) -> None:
         super()._drop(entry)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Counters:
     """Lifetime counts; a flush does not reset them.
 
-    ``inserts`` equals the entries present plus all that left: evicted, consumed, replaced.
+    ``inserts`` equals the entries present plus all that left: evicted, consumed, replaced,
+    superseded.
     """
 
     lookups: int = 0
@@ -18,6 +19,7 @@ class Counters:
     inserts: int = 0
     consumed: int = 0
     replaced: int = 0
+    supersedes: int = 0
     evictions_lru: int = 0
     evictions_ttl: int = 0
     evictions_flush: int = 0
@@ -30,6 +32,7 @@ class Counters:
         return (
             self.consumed
             + self.replaced
+            + self.supersedes
             + self.evictions_lru
             + self.evictions_ttl
             + self.evictions_flush

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from mlxceld.prompt_cache.counters import Counters
 from mlxceld.prompt_cache.key import Bucket, entry_digest, session_hash, session_matches
@@ -17,6 +17,7 @@ from mlxceld.prompt_cache.reports import (
     EntryReport,
     FlushReport,
     GenerationConflictError,
+    Limits,
     PinError,
     PinReport,
     ResizeReport,
@@ -40,8 +41,11 @@ class StoredPrefix(Protocol):
     last_used: float
     hits: int
     client: str | None
-    origin: str
     pins: int
+
+    @property
+    def origin(self) -> str:
+        """What it was stored from."""
 
 
 E = TypeVar("E", bound=StoredPrefix)
@@ -55,6 +59,7 @@ class Ledger(abc.ABC, Generic[E]):
     """
 
     can_pin = True
+    store_name: ClassVar[str] = STORE_NAME
 
     def __init__(
         self,
@@ -102,6 +107,17 @@ class Ledger(abc.ABC, Generic[E]):
         """Whether anything can be stored."""
         return self._enabled_under(self._budget)
 
+    def begin_with(self, budget: Budget) -> None:
+        """Set the limits before anything is stored; raises RuntimeError afterwards."""
+        if self._by_use:
+            raise RuntimeError(f"{len(self._by_use)} entries are stored; their budget is resized")
+        self._budget = budget
+
+    def switch_off(self) -> None:
+        """Store and adopt nothing any more, whatever the budget; what is stored goes."""
+        self.flush()
+        self._switched_on = False
+
     def entries(self) -> list[E]:
         """Every stored entry, the least recently used first."""
         return list(self._by_use.values())
@@ -125,7 +141,7 @@ class Ledger(abc.ABC, Generic[E]):
             context_len=context_len,
             reason=reason.value,
             nbytes=nbytes,
-            store=STORE_NAME,
+            store=self.store_name,
         )
 
     def sweep(self) -> int:
@@ -155,7 +171,7 @@ class Ledger(abc.ABC, Generic[E]):
             self.counters.evictions_flush += len(victims)
             # The entries know the raw key where the order gave its hash.
             key = victims[0].session if session is not None and victims else None
-            self._emit("flush", session=key, nbytes=freed, store=STORE_NAME)
+            self._emit("flush", session=key, nbytes=freed, store=self.store_name)
         return FlushReport(len(victims), freed, held, dry_run)
 
     def resize(
@@ -180,7 +196,7 @@ class Ledger(abc.ABC, Generic[E]):
             self._budget = after
             self._generation += 1
             self.counters.evictions_resize += len(victims)
-            self._emit("resize", nbytes=freed, store=STORE_NAME)
+            self._emit("resize", nbytes=freed, store=self.store_name)
         return ResizeReport(before, after, len(victims), freed, held, self._generation, dry_run)
 
     def pin(
@@ -207,7 +223,7 @@ class Ledger(abc.ABC, Generic[E]):
     def unpin(self, digest: str) -> PinReport | None:
         """Leave a pinned entry to its age; None if no pinned entry has that digest."""
         for key, entry in self._pinned.items():
-            if digest == entry_digest(entry.bucket, entry.session, entry.tokens):
+            if digest == self._digest(entry):
                 entry.pins = 0
                 del self._pinned[key]
                 return self._pin_report(entry)
@@ -226,8 +242,9 @@ class Ledger(abc.ABC, Generic[E]):
             f"{counters}, {len(entries)} entries"
         )
         assert counters.lookups == counters.hits + counters.misses, f"{counters}"
-        assert self.bytes <= self._budget.capacity_bytes, f"{self.bytes} bytes, {self._budget}"
-        assert len(entries) <= self._budget.max_entries, f"{len(entries)} entries, {self._budget}"
+        limits = self._limits(self._budget)
+        assert self.bytes <= limits.capacity_bytes, f"{self.bytes} bytes, {limits}"
+        assert len(entries) <= limits.max_entries, f"{len(entries)} entries, {limits}"
         pinned = {key for key, entry in self._by_use.items() if entry.pins}
         assert pinned == self._pinned.keys(), f"{len(pinned)} pins, {len(self._pinned)} booked"
         uses = [entry.last_used for entry in entries]
@@ -270,8 +287,8 @@ class Ledger(abc.ABC, Generic[E]):
         now = self._clock()
         paged = blocks is not None
         return EntryReport(
-            store=STORE_NAME,
-            digest=entry_digest(entry.bucket, entry.session, entry.tokens),
+            store=self.store_name,
+            digest=self._digest(entry),
             session=session_hash(entry.session),
             client=entry.client,
             tokens=len(entry.tokens),
@@ -287,11 +304,23 @@ class Ledger(abc.ABC, Generic[E]):
             pins=entry.pins,
         )
 
+    def _limits(self, budget: Budget) -> Limits:
+        """The part of a budget that is this store's."""
+        return budget.kv
+
+    def _tag(self, entry: E) -> str:
+        """What tells an entry from others with the same tokens."""
+        return entry.session
+
+    def _digest(self, entry: E) -> str:
+        return entry_digest(entry.bucket, self._tag(entry), entry.tokens)
+
     def _enabled_under(self, budget: Budget) -> bool:
-        return self._switched_on and budget.capacity_bytes > 0 and budget.max_entries > 0
+        limits = self._limits(budget)
+        return self._switched_on and limits.capacity_bytes > 0 and limits.max_entries > 0
 
     def _expired(self, entry: E, now: float, budget: Budget | None = None) -> bool:
-        ttl = (budget or self._budget).ttl_seconds
+        ttl = self._limits(budget or self._budget).ttl_seconds
         return not entry.pins and ttl > 0 and now - entry.last_used >= ttl
 
     def _oldest(self) -> E | None:
@@ -300,7 +329,7 @@ class Ledger(abc.ABC, Generic[E]):
     def _add(self, entry: E, *, seq_id: int | None, nbytes: int) -> None:
         """Book a new entry; there is none of its session under its tokens."""
         index = self._indexes.setdefault(entry.bucket, RadixIndex())
-        index.add(entry.tokens, entry.session, entry)
+        index.add(entry.tokens, self._tag(entry), entry)
         self._by_use[id(entry)] = entry
         if entry.pins:
             self._pinned[id(entry)] = entry
@@ -311,7 +340,7 @@ class Ledger(abc.ABC, Generic[E]):
             seq_id=seq_id,
             context_len=len(entry.tokens),
             nbytes=nbytes,
-            store=STORE_NAME,
+            store=self.store_name,
         )
 
     def _hit(
@@ -334,7 +363,7 @@ class Ledger(abc.ABC, Generic[E]):
             matched_len=matched,
             context_len=context_len,
             nbytes=nbytes,
-            store=STORE_NAME,
+            store=self.store_name,
         )
 
     def _unhit(
@@ -359,10 +388,10 @@ class Ledger(abc.ABC, Generic[E]):
             donation=False,
         )
 
-    def _replace(self, bucket: Bucket, ids: array[int], session: str) -> E | None:
-        """Drop the session's equal entry, if there is one, for a new one to take its place."""
+    def _replace(self, bucket: Bucket, ids: array[int], tag: str) -> E | None:
+        """Drop the equal entry under a tag, if there is one, for a new one to take its place."""
         index = self._indexes.get(bucket)
-        old = index.get(ids, session) if index is not None else None
+        old = index.get(ids, tag) if index is not None else None
         if old is not None:
             self._drop(old)
             self.counters.replaced += 1
@@ -377,7 +406,7 @@ class Ledger(abc.ABC, Generic[E]):
             context_len=len(entry.tokens),
             reason=reason,
             nbytes=freed,
-            store=STORE_NAME,
+            store=self.store_name,
         )
 
     def _evict_oldest(self) -> E | None:
@@ -388,10 +417,14 @@ class Ledger(abc.ABC, Generic[E]):
             self.counters.evictions_lru += 1
         return oldest
 
+    def evict_for_memory(self) -> bool:
+        """Give up the least recently used entry, to free memory; False if there is none."""
+        return self._evict_oldest() is not None
+
     def _drop(self, entry: E) -> None:
         """Take an entry out of the books."""
         index = self._indexes[entry.bucket]
-        index.remove(entry.tokens, entry.session)
+        index.remove(entry.tokens, self._tag(entry))
         if not index:
             del self._indexes[entry.bucket]
         del self._by_use[id(entry)]

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The live limits of one store: bytes, entries, and seconds without use."""
+
+    capacity_bytes: int
+    max_entries: int
+    ttl_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +27,18 @@ class Budget:
     snapshot_capacity_bytes: int
     snapshot_max_entries: int
     snapshot_ttl_seconds: float
+
+    @property
+    def kv(self) -> Limits:
+        """The limits of the store of prefixes."""
+        return Limits(self.capacity_bytes, self.max_entries, self.ttl_seconds)
+
+    @property
+    def snapshots(self) -> Limits:
+        """The limits of the store of snapshots."""
+        return Limits(
+            self.snapshot_capacity_bytes, self.snapshot_max_entries, self.snapshot_ttl_seconds
+        )
 
     def changed(self, changes: BudgetChange) -> Budget:
         """This budget with what ``changes`` names replaced."""
@@ -109,6 +130,15 @@ class FlushReport:
     deferred_bytes: int
     dry_run: bool
 
+    def plus(self, other: FlushReport) -> FlushReport:
+        """What this flush and one of another store dropped together."""
+        return FlushReport(
+            self.entries + other.entries,
+            self.bytes + other.bytes,
+            self.deferred_bytes + other.deferred_bytes,
+            self.dry_run,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ResizeReport:
@@ -125,6 +155,15 @@ class ResizeReport:
     deferred_bytes: int
     generation: int
     dry_run: bool
+
+    def plus(self, other: ResizeReport) -> ResizeReport:
+        """This report with what the same change evicted from another store."""
+        return replace(
+            self,
+            evicted_entries=self.evicted_entries + other.evicted_entries,
+            evicted_bytes=self.evicted_bytes + other.evicted_bytes,
+            deferred_bytes=self.deferred_bytes + other.deferred_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.rejects import RejectLog
+from mlxceld.prompt_cache.snapshot_entry import Origin
+from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 from mlxceld.telemetry.cache_stats import CacheStats
 
 
@@ -47,4 +49,36 @@ def fill(stats: CacheStats, store: Ledger[Any], rejects: RejectLog) -> CacheStat
         last_reject_context_len=last.context_len if last else None,
         last_reject_at_unix_ms=last.at_unix_ms if last else None,
         **refusals,
+    )
+
+
+def fill_snapshots(stats: CacheStats, store: SnapshotStore[Any] | None) -> CacheStats:
+    """``stats`` with the numbers of the store of snapshots; None where the model needs none.
+
+    The limits are filled in already, from the budget.
+    """
+    if store is None:
+        return stats
+    counters = store.counters
+    return replace(
+        stats,
+        snapshot_enabled=store.enabled,
+        snapshot_entries=len(store),
+        snapshot_entries_head=store.count(Origin.HEAD),
+        snapshot_entries_boundary=store.count(Origin.BOUNDARY),
+        snapshot_entries_completion=store.count(Origin.COMPLETION),
+        snapshot_bytes=store.bytes,
+        snapshot_hits=counters.hits,
+        snapshot_misses=counters.misses,
+        snapshot_lookups=counters.lookups,
+        snapshot_hit_rate=counters.hits / counters.lookups if counters.lookups else 0.0,
+        snapshot_inserts=counters.inserts,
+        snapshot_supersedes=counters.supersedes,
+        snapshot_replaced=counters.replaced,
+        snapshot_evictions_lru=counters.evictions_lru,
+        snapshot_evictions_ttl=counters.evictions_ttl,
+        snapshot_evictions_flush=counters.evictions_flush,
+        snapshot_evictions_resize=counters.evictions_resize,
+        snapshot_rejections_oversized=counters.rejections_oversized,
+        cache_bytes_total=stats.cache_bytes_total + store.bytes,
     )

@@ -93,6 +93,9 @@ class CacheStats:
     last_reject_context_len: int | None = None
     last_reject_at_unix_ms: int | None = None
 
+    capacity_derivation: str = ""
+    snapshot_capacity_derivation: str = ""
+
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of the route."""
         return asdict(self)

@@ -30,7 +30,8 @@ class ModelStatus:
 
     ``layer_caches`` counts the model's caches by kind (pageable, windowed, recurrent, composite,
     opaque); ``batching`` is the batch probe's verdict with, in ``batching_reason``, why it is not
-    "full".
+    "full". ``reuse`` is how prompts are reused: blocks, snapshots, whole prefixes, or not at all,
+    with, in ``reuse_reason``, what the self-check found wrong.
     """
 
     id: str
@@ -46,6 +47,8 @@ class ModelStatus:
     batching: str
     batching_reason: str
     loaded_at: float
+    reuse: str = ""
+    reuse_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ def show(ctl: Ctl) -> None:
     ctl.output.show(answer, lambda: _table(answer["settings"]))
     if ctl.output.form == "table":
         ctl.output.message(f"Settings file: {answer['config_file'] or 'none'}")
+        for name, row in answer["derived"].items():
+            ctl.output.message(f"{name} is {row['value']} now: {row['derivation']}.")
         for note in (*answer["warnings"], *answer["notes"]):
             ctl.output.message(note)
 

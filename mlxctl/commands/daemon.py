@@ -145,6 +145,9 @@ def _status_rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "layer caches", kinds or "none"
         reason = f" ({model['batching_reason']})" if model["batching_reason"] else ""
         yield "batching", model["batching"] + reason
+        if model.get("reuse"):
+            reason = f" ({model['reuse_reason']})" if model["reuse_reason"] else ", verified"
+            yield "prompt reuse", model["reuse"] + reason
         yield "device", model["device"]
     yield "running", f"{count(answer['running'])} of {count(answer['max_batch_size'])}"
     yield "waiting", f"{count(answer['waiting'])} of {count(answer['max_queue'])}"
@@ -165,6 +168,10 @@ def _status_rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"{used} of {size(cache['capacity_bytes'])}, {count(cache['entries'])} entries",
         )
         share = tables.share_text(cache["prompt_tokens_reused"], cache["prompt_tokens"])
+        if cache["snapshot_enabled"]:
+            used = tables.bar(cache["snapshot_bytes"], cache["snapshot_capacity_bytes"])
+            room, kept = cache["snapshot_capacity_bytes"], cache["snapshot_entries"]
+            yield "snapshots", f"{used} of {size(room)}, {count(kept)} entries"
         yield "cache hits", f"{count(cache['hits'])} of {count(cache['lookups'])} lookups"
         yield "reused", f"{share} of {count(cache['prompt_tokens'])} prompt tokens"
     else:

@@ -17,9 +17,10 @@ from mlxceld.engine.errors import (
     NotReadyError,
     QueueFullError,
 )
-from mlxceld.engine.events import Failed, FailureKind, FinishReason
+from mlxceld.engine.events import Failed, FailureKind, Finished, FinishReason
 from mlxceld.engine.request import GenerationRequest, SamplingParams
 from mlxceld.engine.stream import EventStream
+from mlxceld.kv import snapshots
 from mlxceld.models.errors import ModelError
 from mlxceld.prompt_cache.reports import BudgetChange
 from mlxceld.telemetry.status import EngineState
@@ -260,3 +261,42 @@ async def test_the_trace_is_switched_while_it_runs(
     lines = [r.getMessage() for r in caplog.records if r.name == "mlxceld.apc"]
     assert len(lines) == 1
     assert lines[0].startswith("apc_event=store")
+
+
+async def test_the_self_check_runs_between_steps_and_is_told(start: Start) -> None:
+    engine = await _ready(start())
+    computed = engine.snapshot.cache.background_tokens_computed
+    assert computed > 0  # by the check at load
+    stream = engine.submit([_request("long", max_tokens=60)])[0]
+    report = await asyncio.wrap_future(engine.verify())
+    assert report.passed
+    assert [check.kind for check in report.checks] == ["pageable", "live"]
+    assert (await _result(stream)).reason is FinishReason.LENGTH
+    assert engine.snapshot.model is not None
+    assert (engine.snapshot.model.reuse, engine.snapshot.model.reuse_reason) == ("blocks", "")
+    assert engine.snapshot.cache.background_tokens_computed == 2 * computed
+
+
+async def test_a_model_that_fails_its_self_check_is_served_uncached(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("this cannot be put back")
+
+    monkeypatch.setattr(snapshots, "restore", refuse)
+    engine = await _ready(start())
+    assert engine.snapshot.state is EngineState.READY
+    model = engine.snapshot.model
+    assert model is not None
+    assert model.reuse == "none"
+    assert "this cannot be put back" in model.reuse_reason
+    for name in ("a", "b"):
+        result = await _result(engine.submit([_request(name, 80)])[0])
+        assert isinstance(result.end, Finished)
+        assert result.end.usage.cached_tokens == 0
+    await _until(lambda: not engine.snapshot.busy)
+    stats = engine.snapshot.cache
+    assert (stats.enabled, stats.entries, stats.lookups) == (False, 0, 0)
+    # A resize does not bring it back.
+    await asyncio.wrap_future(engine.resize(BudgetChange(capacity_bytes=1 << 20)))
+    assert not engine.snapshot.cache.enabled

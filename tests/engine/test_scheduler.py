@@ -29,8 +29,15 @@ def _scheduler(lengths: list[int], *, padded: bool = True, places: int = 64) -> 
     scheduler = Scheduler(places, padded_prefill=padded)
     for number, length in enumerate(lengths):
         scheduler.add(_sequence(length, number))
-    scheduler.admit(0)
+    _admit(scheduler, 0)
     return scheduler
+
+
+def _admit(scheduler: Scheduler, decoding: int) -> list[Sequence]:
+    admitted = []
+    while scheduler.next_in_line(decoding) is not None:
+        admitted.append(scheduler.admit())
+    return admitted
 
 
 def test_admission_is_in_order_and_stops_at_the_limit() -> None:
@@ -38,12 +45,12 @@ def test_admission_is_in_order_and_stops_at_the_limit() -> None:
     sequences = [_sequence(4, i) for i in range(5)]
     for sequence in sequences:
         scheduler.add(sequence)
-    assert scheduler.admit(1) == sequences[:2]
+    assert _admit(scheduler, 1) == sequences[:2]
     assert [s.phase for s in sequences] == [Phase.PREFILL] * 2 + [Phase.WAITING] * 3
-    assert scheduler.admit(1) == []
+    assert _admit(scheduler, 1) == []
     scheduler.remove(sequences[0])
     scheduler.remove(sequences[3])
-    assert scheduler.admit(1) == [sequences[2]]
+    assert _admit(scheduler, 1) == [sequences[2]]
     assert scheduler.waiting == 1
 
 
@@ -73,7 +80,7 @@ def test_a_row_with_adopted_tokens_goes_alone() -> None:
     adopted, fresh = _sequence(30, 0, prefilled=20), _sequence(9, 1)
     scheduler.add(adopted)
     scheduler.add(fresh)
-    scheduler.admit(0)
+    _admit(scheduler, 0)
     assert scheduler.next_group(64) == [adopted]
 
 

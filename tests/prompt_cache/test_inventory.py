@@ -11,6 +11,8 @@ from mlxceld.prompt_cache.key import Bucket, session_hash
 from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange, GenerationConflictError, PinError
+from mlxceld.prompt_cache.snapshot_entry import Origin
+from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 from mlxceld.prompt_cache.store import PrefixStore
 
 BUCKET = Bucket("m", "sig")
@@ -166,3 +168,33 @@ def test_a_resize_of_another_generation_changes_nothing():
         store.resize(BudgetChange(max_entries=2), generation=0)
     assert caught.value.current == 1
     assert store.budget.max_entries == 5
+
+
+def test_a_snapshot_has_its_state_its_blocks_and_its_origin_and_can_be_pinned():
+    pool, clock = Pool(), Clock()
+    store: SnapshotStore[str] = SnapshotStore(
+        pool, Budget(0, 0, 0, 100, 9, 50), clock, lambda *a, **k: None, RejectLog(lambda: 0)
+    )
+    tokens = list(range(8))
+    store.insert(BUCKET, "a", tokens, Origin.BOUNDARY, "state", 5, pool.seal, client="laptop")
+    store.insert(BUCKET, "a", [*tokens, 9], Origin.COMPLETION, "state", 5, pool.seal)
+    told = {entry.origin: entry for entry in list_entries([store]).entries}
+    boundary, completion = told["boundary"], told["completion"]
+    assert (boundary.store, boundary.state_bytes, boundary.bytes) == ("snapshots", 5, 25)
+    assert (boundary.blocks_shared, boundary.blocks_own) == (2, 0)
+    assert (completion.blocks_shared, completion.blocks_own) == (2, 1)
+    assert boundary.digest != completion.digest
+    pin = store.pin(BUCKET, "a", as_tokens(tokens))
+    assert (pin.digest, pin.pins) == (boundary.digest, 1)
+    # What makes the boundary useless for its session leaves it, since it is kept on purpose.
+    store.insert(BUCKET, "a", [*tokens, 9, 9], Origin.BOUNDARY, "state", 5, pool.seal)
+    clock.now = 60.0
+    assert store.sweep() == 2
+    (kept,) = store.entries()
+    assert kept.pins == 1
+    assert store.insert(BUCKET, "b", range(50, 90), Origin.HEAD, "state", 5, pool.seal) is (
+        RejectReason.OVERSIZED
+    )
+    store.check()
+    assert store.unpin(pin.digest) is not None
+    assert store.sweep() == 1

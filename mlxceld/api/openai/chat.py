@@ -21,7 +21,9 @@ from mlxceld.api.openai.schemas import ChatRequest, NamedTool
 from mlxceld.api.openai.sse import stream_events
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
+from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
+from mlxceld.models.text import RenderedPrompt
 
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
 """What of a message the chat template gets to see."""
@@ -34,16 +36,18 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     fields = validate(ChatRequest, body)
     _check(fields)
     model = answering_model(context, fields.model)
-    tokens, signature = await _render(context, fields, body)
+    prompt, signature, continuation = await _render(context, fields, body)
     sampling = sampling_params(fields, logprobs=_logprobs_wanted(fields), default_max_tokens=None)
     plan = Plan(
         endpoint="chat",
-        prompts=[tokens],
+        prompts=[prompt.tokens],
         sampling=sampling,
         session=session_of(fields),
         stream=bool(fields.stream),
         prompt_param="messages",
         template_signature=signature,
+        boundaries=prompt.boundaries,
+        continuation=continuation,
     )
     streams = start(request, plan)
     envelope = Envelope(f"chatcmpl-{request[REQUEST_ID]}", int(context.wall()), model)
@@ -102,8 +106,8 @@ def _logprobs_wanted(fields: ChatRequest) -> int | None:
 
 async def _render(
     context: ApiContext, fields: ChatRequest, body: dict[str, Any]
-) -> tuple[list[int], str]:
-    """The prompt's tokens and the signature of how they were rendered.
+) -> tuple[RenderedPrompt, str, Continuation]:
+    """The prompt, the signature of how it was rendered, and how the conversation goes on.
 
     The body as it was sent goes to the template: the order of a tool's keys is part of the prompt.
     """
@@ -118,18 +122,27 @@ async def _render(
         not continued if fields.add_generation_prompt is None else fields.add_generation_prompt
     )
 
-    def render() -> tuple[list[int], str]:
+    def render() -> tuple[RenderedPrompt, str, Continuation]:
         prompt = codec.render_chat(
             messages,
             tools=tools,
             template_kwargs=kwargs,
             add_generation_prompt=generation_prompt,
             continue_final_message=continued,
+            with_boundaries=context.keeps_snapshots,
         )
         signature = codec.template_signature(
             tools=tools, tool_choice=body.get("tool_choice"), template_kwargs=kwargs
         )
-        return prompt.tokens, signature
+        continuation = Continuation(
+            codec,
+            prompt,
+            messages,
+            tools=tools,
+            template_kwargs=kwargs,
+            continues=continued,
+        )
+        return prompt, signature, continuation
 
     try:
         # Never on the loop: it would wait for the tokenizer's lock behind a long prompt.

@@ -1,0 +1,127 @@
+"""Keeping running sequences and stored prefixes within one budget of keys and values.
+
+What runs goes before what is stored: entries are given up, the least recently used first, before
+a sequence has to make way. All of it needs a pipeline break, since blocks may move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mlxceld.engine import sharing
+from mlxceld.engine.sequence import Phase
+from mlxceld.kv import row_caches
+
+if TYPE_CHECKING:
+    from mlxceld.engine.batch import DecodeBatch
+    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.scheduler import Scheduler
+    from mlxceld.engine.sequence import Sequence
+
+SMALLEST_STEP = 64
+"""Tokens by which rows grow where the budget is small."""
+
+_ROOMY_STEP = 256
+_ROOMY_TOKENS = 1 << 16
+"""From a budget of so many tokens on, rows grow by 256 tokens at a time, as mlx-lm's do."""
+
+_MOST_PADDING = 2.0
+_SMALL_TAIL = 512
+"""Tokens below which a row's tail is not worth moving, whatever its padding costs the others."""
+
+
+class KvMemory:
+    """The books of a budget of ``limit`` bytes: the store's, the batch's, and what is promised.
+
+    A *tail* is what a sequence keeps outside the pool. A sequence in prefill is promised the tail
+    that its prompt needs.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        reuse: PromptReuse,
+        batch: DecodeBatch,
+        in_flight: Callable[[], list[Sequence]],
+    ) -> None:
+        self.limit = limit
+        self._reuse = reuse
+        self._batch = batch
+        self._in_flight = in_flight
+        roomy = not reuse.token_bytes or limit // reuse.token_bytes >= _ROOMY_TOKENS
+        self.step = batch.step = _ROOMY_STEP if roomy else SMALLEST_STEP
+
+    def tails(self) -> int:
+        """Bytes that running sequences hold outside the pool, prompts under way included."""
+        rows = (s.row for s in self._in_flight() if s.row is not None)
+        return self._batch.nbytes() + sum(row_caches.nbytes(row) for row in rows)
+
+    def note_tails(self) -> None:
+        """Let the pool know what is held and promised outside it; before anything is sealed."""
+        self._reuse.set_aside(self.tails() + self._promised())
+
+    def over(self) -> int:
+        """Bytes above the budget, promises not counted; below 0 if there is room."""
+        return self._reuse.reserved() + self.tails() - self.limit
+
+    def make_room(self, needed: int) -> bool:
+        """Whether ``needed`` bytes more fit, after giving up stored entries as far as needed."""
+        most = self.limit - self.tails() - self._promised() - needed
+        if self._reuse.reserved() > most:
+            self._reuse.free_up(max(0, most), self._in_flight())
+            self._batch.find_prefixes()
+        return self._reuse.reserved() <= most
+
+    def room_for_copy(self, sequence: Sequence) -> bool:
+        """Whether a sequence may have what it reads from the pool in its own row."""
+        copied = sequence.paged_tokens * self._reuse.token_bytes
+        held = self._reuse.reserved() + self.tails() + self._promised()
+        return held + copied <= self.limit
+
+    def shortage(self, sequence: Sequence, scheduler: Scheduler) -> int:
+        """Bytes that are missing for a sequence to be admitted; 0 if it may be.
+
+        Whatever nobody reads and the sequence would not adopt is given up for it if need be. Where
+        nothing else runs there is no shortage: more room than now will not come.
+        """
+        leader, common = sharing.leader_of(sequence, scheduler.computing(), self._reuse)
+        found = common if leader is not None else (self._reuse.expected(sequence) or 0)
+        # Blocks are read whole; the rest of a match is copied into the tail.
+        tail = self._with_room(
+            len(sequence.known()) - found // self._reuse.block_size * self._reuse.block_size
+        )
+        needed = tail * self._reuse.token_bytes
+        running = [s for s in self._in_flight() if s.phase in (Phase.PREFILL, Phase.DECODE)]
+        taken = self.tails() + self._promised() + needed
+        if taken + self._reuse.reserved() <= self.limit or not running:
+            return 0
+        kept = self._reuse.pinned(running, sequence)
+        if taken + kept > self.limit:
+            return taken + kept - self.limit
+        return 0 if self.make_room(needed) else taken + self._reuse.reserved() - self.limit
+
+    def too_padded(self, newcomer: Sequence) -> Sequence | None:
+        """The row that makes a batch with a newcomer hold more padding than tokens, if one does."""
+        rows = [*self._batch.rows, newcomer]
+        tails = [row.fed - row.paged_tokens for row in rows]
+        longest = max(range(len(rows)), key=lambda i: tails[i])
+        padded = len(rows) * tails[longest]
+        wasteful = tails[longest] >= _SMALL_TAIL and padded > _MOST_PADDING * sum(tails)
+        return rows[longest] if wasteful else None
+
+    def _promised(self) -> int:
+        """Bytes that the tails of sequences in prefill will still grow by."""
+        total = 0
+        for sequence in self._in_flight():
+            if sequence.phase is Phase.PREFILL:
+                follows = sequence.follows is not None
+                before = sequence.shared_tokens if follows else sequence.paged_tokens
+                wanted = self._with_room(len(sequence.known()) - before) * self._reuse.token_bytes
+                held = 0 if sequence.row is None else row_caches.nbytes(sequence.row)
+                total += max(0, wanted - held)
+        return total
+
+    def _with_room(self, tokens: int) -> int:
+        """Tokens that a row of so many takes: caches grow by a step beyond what they hold."""
+        return tokens + self.step

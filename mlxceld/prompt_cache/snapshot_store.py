@@ -1,0 +1,431 @@
+"""The store of snapshots: states that a model whose caches are not all pageable can resume at."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from mlxceld.prompt_cache.block_entry import Blocks, Seal
+from mlxceld.prompt_cache.deferred import held_elsewhere
+from mlxceld.prompt_cache.holders import Holders
+from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.ledger import Ledger
+from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
+from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
+from mlxceld.prompt_cache.reports import Budget, EntryReport, Limits
+from mlxceld.prompt_cache.snapshot_entry import OUTDATES, Origin, SnapshotEntry
+from mlxceld.prompt_cache.trace import EventSink
+
+P = TypeVar("P")
+
+_NO_SESSION = ""
+"""Under which session an entry is listed that none stored; no caller's key is empty."""
+
+
+class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
+    """Keeps states by exact prefix within a budget of real bytes, entries and idle time of its own.
+
+    A snapshot is adopted by its own session, a head by any. A longer one replaces those of its
+    session that it strictly extends (see :data:`OUTDATES`). ``pool`` holds the blocks of pageable
+    layers and is None where a model has none; a block that several snapshots hold counts once.
+    """
+
+    store_name = "snapshots"
+
+    def __init__(
+        self,
+        pool: Blocks | None,
+        budget: Budget,
+        clock: Callable[[], float],
+        on_event: EventSink,
+        rejects: RejectLog,
+        *,
+        enabled: bool = True,
+        min_prefix: int = 1,
+    ) -> None:
+        super().__init__(budget, clock, on_event, rejects, enabled=enabled, min_prefix=min_prefix)
+        self._pool = pool
+        self._block_bytes = 0 if pool is None else pool.bytes_per_block
+        self._state_bytes = 0
+        self._holders: Holders[int] = Holders()
+        self._origins: Counter[Origin] = Counter()
+        self.ceiling: int | None = None
+        """Bytes that the store may hold at this moment, if that is less than its capacity."""
+
+    @property
+    def bytes(self) -> int:
+        """What all states take, and the blocks, each counted once."""
+        return self._state_bytes + len(self._holders) * self._block_bytes
+
+    def count(self, origin: Origin) -> int:
+        """How many entries of an origin there are."""
+        return self._origins[origin]
+
+    def size(self, entry: SnapshotEntry[P]) -> int:
+        """What an entry takes, with all of its blocks."""
+        return entry.state_bytes + len(entry.table) * self._block_bytes
+
+    def touch(self, entry: SnapshotEntry[P]) -> None:
+        """Make an entry the most recently used one."""
+        self._touch(entry)
+
+    def has_head(self, bucket: Bucket, tokens: Sequence[int]) -> bool:
+        """Whether exactly these tokens are stored as a head; whoever asks uses it."""
+        index = self._indexes.get(bucket)
+        if index is None:
+            return False
+        head = index.get(as_tokens(tokens), _tag(_NO_SESSION, Origin.HEAD))
+        if head is None or self._expired(head, self._clock()):
+            return False
+        self._touch(head)
+        return True
+
+    def find(
+        self, bucket: Bucket, session: str | None, tokens: Sequence[int], max_len: int
+    ) -> SnapshotEntry[P] | None:
+        """The longest entry whose tokens are all of a prefix of ``tokens[:max_len]``.
+
+        Counted nowhere. None if the longest has fewer than ``min_prefix`` tokens.
+        """
+        index = self._indexes.get(bucket)
+        if index is None or not self.enabled:
+            return None
+        now, best = self._clock(), None
+        for depth, items in index.prefixes(as_tokens(tokens)[: max(max_len, 0)]):
+            if depth < self.min_prefix:
+                continue
+            for origin in Origin:
+                entry = items.get(_tag(session or _NO_SESSION, origin))
+                if entry is not None and not self._expired(entry, now):
+                    best = entry
+        return best
+
+    def adopt(
+        self,
+        bucket: Bucket,
+        session: str | None,
+        tokens: Sequence[int],
+        max_len: int,
+        *,
+        seq_id: int | None = None,
+        counted: bool = True,
+    ) -> SnapshotEntry[P] | None:
+        """Look a request up, once: a match's blocks get a reference for the caller to release.
+
+        The entry stays. The heads that the request begins with count as used, whatever is adopted.
+        A disabled store is not looked up in. ``counted`` is off for a request that was looked up
+        before and starts anew.
+        """
+        if not self.enabled:
+            return None
+        self.sweep()
+        self.counters.lookups += counted
+        entry = self.find(bucket, session, tokens, max_len)
+        if entry is None:
+            self.counters.misses += counted
+            return None
+        self._retain(entry.table)
+        for head in self._ancestors(bucket, entry.tokens, _NO_SESSION, (Origin.HEAD,)):
+            self._touch(head)
+        self._touch(entry)
+        if not counted:
+            return entry
+        self._hit(
+            entry,
+            session=session or _NO_SESSION,
+            seq_id=seq_id,
+            matched=len(entry.tokens),
+            context_len=len(tokens),
+            nbytes=self.size(entry),
+        )
+        return entry
+
+    def adoption_failed(
+        self, entry: SnapshotEntry[P], reason: RejectReason, *, seq_id: int | None = None
+    ) -> None:
+        """The caller could not use what it adopted: the lookup was a miss, for ``reason``.
+
+        Its references are released here.
+        """
+        self._release(entry.table)
+        self._unhit(entry, reason, seq_id=seq_id, matched=len(entry.tokens))
+
+    def handed_over(
+        self, session: str, *, seq_id: int, matched: int, context_len: int, nbytes: int
+    ) -> None:
+        """Count a lookup that a state answered which another request had just computed."""
+        self.counters.lookups += 1
+        self.counters.hits += 1
+        self._emit(
+            "adopt",
+            session=session,
+            seq_id=seq_id,
+            matched_len=matched,
+            context_len=context_len,
+            nbytes=nbytes,
+            store=self.store_name,
+        )
+
+    def insert(
+        self,
+        bucket: Bucket,
+        session: str | None,
+        tokens: Sequence[int],
+        origin: Origin,
+        state: P,
+        state_bytes: int,
+        seal: Seal,
+        *,
+        seq_id: int | None = None,
+        client: str | None = None,
+    ) -> RejectReason | None:
+        """Store the state after ``tokens``; returns why not, or None when it is stored.
+
+        ``seal`` is called for the tokens whose blocks no other entry holds, never without a pool.
+        A refusal changes nothing that is stored. Then what this one outdates goes, but for a caller
+        without a session; then its equal; then the least recently used make room.
+        """
+        ids = array(TYPE_CODE, tokens)
+        reason = self._refusal(len(ids), state_bytes)
+        if reason is not None:
+            if reason is RejectReason.OVERSIZED:
+                self.counters.rejections_oversized += 1
+            self.reject(
+                reason,
+                session=session,
+                seq_id=seq_id,
+                context_len=len(ids),
+                nbytes=state_bytes + self._blocks_for(len(ids)) * self._block_bytes,
+            )
+            return reason
+        self.sweep()
+        # Held on to first: what goes may be the entry that they come from.
+        shared = self._held(bucket, ids)
+        self._retain(shared)
+        try:
+            if session is not None:
+                self._supersede(bucket, ids, session, origin, seq_id=seq_id)
+            old = self._replace(bucket, ids, _tag(session or _NO_SESSION, origin))
+            new = self._blocks_for(len(ids)) - len(shared)
+            roomy = self._make_room(state_bytes, shared, new)
+            if not roomy and self._pinned:
+                self._release(shared)
+                reason = RejectReason.OVERSIZED
+                self.counters.rejections_oversized += 1
+                self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
+                return reason
+            sealed = seal(len(shared) * self._block_size, len(ids)) if new else ()
+        except BaseException:
+            self._release(shared)
+            raise
+        if sealed is None:
+            self._release(shared)
+            reason = RejectReason.LAYOUT_CONSTRAINTS
+            self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
+            return reason
+        now = self._clock()
+        entry = SnapshotEntry(
+            bucket,
+            session or _NO_SESSION,
+            ids,
+            origin,
+            state,
+            state_bytes,
+            (*shared, *sealed),
+            now,
+            now,
+            hits=old.hits if old is not None else 0,
+            client=client,
+            pins=old.pins if old is not None else 0,
+        )
+        self._state_bytes += state_bytes
+        self._holders.add(entry.table)
+        self._origins[origin] += 1
+        held = state_bytes + len(entry.table) * self._block_bytes
+        self._add(entry, seq_id=seq_id, nbytes=held)
+        return None
+
+    def remap(self, moved: Mapping[int, int]) -> None:
+        """Follow blocks that the pool has moved: old id to new id."""
+        for entry in self._by_use.values():
+            entry.table = tuple(moved.get(block, block) for block in entry.table)
+        self._holders.remap(moved)
+
+    def tables(self) -> list[tuple[int, ...]]:
+        """The block table of every entry: the references that the store holds."""
+        return [entry.table for entry in self._by_use.values()]
+
+    def report(self, entry: SnapshotEntry[P]) -> EntryReport:
+        """See :meth:`Ledger.report`."""
+        return self._report(
+            entry,
+            nbytes=self.size(entry),
+            blocks=len(entry.table) if entry.table else None,
+            blocks_shared=self._holders.shared(entry.table),
+            state_bytes=entry.state_bytes,
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError, with the numbers, if the books do not balance."""
+        super().check()
+        entries = self.entries()
+        held = sum(entry.state_bytes for entry in entries)
+        assert held == self._state_bytes, f"states of {held} bytes, {self._state_bytes} booked"
+        recount = Holders(entry.table for entry in entries)
+        assert recount == self._holders, f"{len(recount)} blocks held, {len(self._holders)} booked"
+        origins = Counter(entry.origin for entry in entries)
+        assert origins == self._origins, f"{origins} listed, {self._origins} booked"
+        for entry in entries:
+            blocks = self._blocks_for(len(entry.tokens))
+            assert len(entry.table) == blocks, f"{len(entry.table)} blocks, {blocks} needed"
+
+    @property
+    def _block_size(self) -> int:
+        return 1 if self._pool is None else self._pool.block_size
+
+    def _limits(self, budget: Budget) -> Limits:
+        return budget.snapshots
+
+    def _tag(self, entry: SnapshotEntry[P]) -> str:
+        return _tag(entry.session, entry.origin)
+
+    def _refusal(self, tokens: int, state_bytes: int) -> RejectReason | None:
+        if not self.enabled:
+            return RejectReason.DISABLED
+        if tokens < self.min_prefix:
+            return RejectReason.PREFIX_TOO_SHORT
+        needed = state_bytes + self._blocks_for(tokens) * self._block_bytes
+        if needed > self._room():
+            return RejectReason.OVERSIZED
+        return None
+
+    def _ancestors(
+        self, bucket: Bucket, ids: array[int], session: str, origins: Sequence[Origin]
+    ) -> list[SnapshotEntry[P]]:
+        """The session's entries of these origins whose tokens ``ids`` strictly extends.
+
+        Found on the one path of the index that spells ``ids``, whatever else is stored.
+        """
+        index = self._indexes.get(bucket)
+        if index is None:
+            return []
+        found = []
+        for depth, items in index.prefixes(ids):
+            if depth < len(ids):
+                found += [e for o in origins if (e := items.get(_tag(session, o))) is not None]
+        return found
+
+    def _supersede(
+        self, bucket: Bucket, ids: array[int], session: str, origin: Origin, *, seq_id: int | None
+    ) -> None:
+        """Drop what a new entry of a session makes useless."""
+        for entry in self._ancestors(bucket, ids, session, OUTDATES[origin]):
+            if entry.session != session or entry.pins:
+                continue  # a head of another session, or kept on purpose
+            freed = self._bytes_of([entry])
+            self._drop(entry)
+            self.counters.supersedes += 1
+            self._emit(
+                "supersede",
+                session=session,
+                seq_id=seq_id,
+                matched_len=len(entry.tokens),
+                context_len=len(ids),
+                nbytes=freed,
+                store=self.store_name,
+            )
+
+    def _held(self, bucket: Bucket, ids: array[int]) -> tuple[int, ...]:
+        """Stored blocks that these tokens can share: whole ones, or all if all tokens are."""
+        index = self._indexes.get(bucket) if self._pool is not None else None
+        found = index.longest(ids) if index is not None else None
+        if found is None:
+            return ()
+        depth, entry = found
+        if depth == len(ids):
+            return entry.table[: self._blocks_for(depth)]
+        return entry.table[: depth // self._block_size]
+
+    def _make_room(self, state_bytes: int, shared: Sequence[int], new: int) -> bool:
+        """Evict by use until an entry fits: entries first, then bytes; False if pins leave none."""
+        limits = self._limits(self._budget)
+        while self._by_use:
+            if self._fits(state_bytes, shared, new) and len(self) < limits.max_entries:
+                return True
+            if self._evict_oldest() is None:
+                return False
+        return True
+
+    def _fits(self, state_bytes: int, shared: Sequence[int], new: int) -> bool:
+        blocks = new + sum(block not in self._holders for block in shared)
+        return self.bytes + state_bytes + blocks * self._block_bytes <= self._room()
+
+    def _room(self) -> int:
+        """Bytes that the store may hold once something more is in it."""
+        capacity = self._limits(self._budget).capacity_bytes
+        return capacity if self.ceiling is None else min(capacity, self.ceiling)
+
+    def _above(self, budget: Budget) -> list[SnapshotEntry[P]]:
+        """What has to go so that a budget holds, the least recently used first."""
+        # What is pinned goes last.
+        entries = sorted(self.entries(), key=lambda entry: entry.pins > 0)
+        now, limits = self._clock(), self._limits(budget)
+        if not self._enabled_under(budget):
+            return entries
+        left, held = self._holders.copy(), self._state_bytes
+        victims: list[SnapshotEntry[P]] = []
+        for position, entry in enumerate(entries):
+            few = len(entries) - position <= limits.max_entries
+            fits = held + len(left) * self._block_bytes <= limits.capacity_bytes
+            if few and fits and not self._expired(entry, now, budget):
+                break
+            victims.append(entry)
+            left.drop(entry.table)
+            held -= entry.state_bytes
+        return victims
+
+    def _bytes_of(self, victims: Sequence[SnapshotEntry[P]]) -> int:
+        blocks = self._holders.freed_by(entry.table for entry in victims)
+        return blocks * self._block_bytes + sum(entry.state_bytes for entry in victims)
+
+    def _stored(self, bucket: Bucket, session: str, tokens: array[int]) -> SnapshotEntry[P] | None:
+        index = self._indexes.get(bucket)
+        found = (
+            index.get(tokens, _tag(session, origin)) if index is not None else None
+            for origin in Origin
+        )
+        return next((entry for entry in found if entry is not None), None)
+
+    def _held_elsewhere(self, victims: Sequence[SnapshotEntry[P]]) -> int:
+        return held_elsewhere(self._pool, self._holders, [entry.table for entry in victims])
+
+    def _drop(self, entry: SnapshotEntry[P]) -> None:
+        """Take an entry out of the books; whoever holds its state decides when that dies."""
+        super()._drop(entry)
+        self._state_bytes -= entry.state_bytes
+        self._holders.drop(entry.table)
+        self._origins[entry.origin] -= 1
+        self._release(entry.table)
+
+    def _touch(self, entry: SnapshotEntry[P]) -> None:
+        entry.last_used = self._clock()
+        del self._by_use[id(entry)]
+        self._by_use[id(entry)] = entry
+
+    def _blocks_for(self, tokens: int) -> int:
+        return 0 if self._pool is None else -(-tokens // self._block_size)
+
+    def _retain(self, blocks: Sequence[int]) -> None:
+        if self._pool is not None:
+            self._pool.retain(blocks)
+
+    def _release(self, blocks: Sequence[int]) -> None:
+        if self._pool is not None:
+            self._pool.release(blocks)
+
+
+def _tag(session: str, origin: Origin) -> str:
+    """What tells entries with the same tokens apart; there is one head for all sessions."""
+    return origin.value if origin is Origin.HEAD else f"{origin.value} {session}"

@@ -1,0 +1,150 @@
+"""One budget for what runs and what is stored: who waits, who makes way, and the answers stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engine_harness import CoreHarness, random_prompt
+from mlxceld.engine.paged_reuse import PagedReuse
+from mlxceld.engine.sequence import Phase
+
+Make = Callable[..., CoreHarness]
+
+
+def _token_bytes(core: Make, family: str) -> int:
+    return core(family, cache=True, backend="paged").reuse.token_bytes
+
+
+async def _answers(
+    cold: CoreHarness, harness: CoreHarness, prompts: dict[str, list[int]], tokens: int
+) -> None:
+    for request_id, prompt in prompts.items():
+        want = await cold.alone(prompt, max_tokens=tokens, ignore_eos=True, logprobs=0)
+        got = harness.results[request_id]
+        assert got.tokens == want.tokens
+        assert got.logprobs == pytest.approx(want.logprobs, abs=1e-4)
+
+
+async def _run_within(harness: CoreHarness, limit: int) -> int:
+    """Run to the end; the budget holds after every step. Returns the most rows that ran at once."""
+    most = 0
+    for _ in range(5000):
+        if not harness.core.busy:
+            break
+        await harness.step()
+        assert harness.reuse.reserved() + harness.core.batch_bytes() <= limit
+        most = max(most, harness.core.running)
+    assert not harness.core.busy
+    await harness.collect()
+    harness.check()
+    return most
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "deepseek_v3"])
+async def test_the_youngest_make_way_and_go_on_where_they_were(core: Make, family: str) -> None:
+    prefix = random_prompt(1, 600)
+    limit = 780 * _token_bytes(core, family)
+    harness = core(family, cache=True, backend="paged", kv_bytes=limit)
+    prompts = {
+        harness.submit([*prefix, i], max_tokens=90, ignore_eos=True, logprobs=0): [*prefix, i]
+        for i in range(6)
+    }
+    most = await _run_within(harness, limit)
+    assert most >= 2
+    assert harness.recorder.preemptions >= 2
+    await _answers(core(family), harness, prompts, 90)
+    assert harness.recorder.prompt_tokens == 6 * 601
+    assert harness.recorder.completion_tokens == 6 * 90
+    counters = harness.store.counters
+    assert counters.lookups == 6 == counters.hits + counters.misses
+
+
+async def test_who_does_not_fit_waits_and_says_so(core: Make) -> None:
+    limit = 500 * _token_bytes(core, "llama")
+    harness = core(cache=True, backend="paged", kv_bytes=limit)
+    prompts = {
+        harness.submit(p, max_tokens=40, ignore_eos=True, logprobs=0): p
+        for p in (random_prompt(i, 300) for i in range(3))
+    }
+    await harness.step(3)
+    first, *others = harness.core.sequences()
+    assert first.phase is not Phase.WAITING
+    assert [s.phase for s in others] == [Phase.WAITING] * 2
+    assert others[0].note.startswith("waits for")
+    await _run_within(harness, limit)
+    assert harness.recorder.preemptions == 0
+    await _answers(core(), harness, prompts, 40)
+
+
+async def test_entries_go_before_sequences_do(core: Make) -> None:
+    limit = 1000 * _token_bytes(core, "llama")
+    harness = core(cache=True, backend="paged", kv_bytes=limit)
+    for i in range(3):
+        await harness.alone(random_prompt(10 + i, 250), max_tokens=1, ignore_eos=True)
+    before = len(harness.store)
+    prompts = {
+        harness.submit(p, max_tokens=60, ignore_eos=True, logprobs=0): p
+        for p in (random_prompt(i, 300) for i in range(2))
+    }
+    most = await _run_within(harness, limit)
+    assert most == 2
+    assert harness.recorder.preemptions == 0
+    assert before >= 3
+    assert harness.store.counters.evictions_lru >= 1
+    await _answers(core(), harness, prompts, 60)
+
+
+async def test_the_dense_backend_keeps_to_the_budget_too(core: Make) -> None:
+    limit = 500 * _token_bytes(core, "llama")
+    harness = core(cache=True, kv_bytes=limit)
+    prompts = {
+        harness.submit(p, max_tokens=80, ignore_eos=True, logprobs=0): p
+        for p in (random_prompt(i, 100) for i in range(4))
+    }
+    await _run_within(harness, limit)
+    assert harness.recorder.preemptions > 0
+    await _answers(core(), harness, prompts, 80)
+
+
+async def test_a_long_row_does_not_pad_the_short_ones(core: Make) -> None:
+    harness = core(cache=True, backend="paged", max_batch_size=8)
+    long = random_prompt(1, 1500)
+    prompts = {harness.submit(long, max_tokens=40, ignore_eos=True, logprobs=0): long}
+    while not harness.generated(next(iter(prompts))):
+        await harness.step()
+    for i in range(7):
+        short = random_prompt(10 + i, 40)
+        prompts[harness.submit(short, max_tokens=10, ignore_eos=True, logprobs=0)] = short
+    while not all(harness.generated(i) for i in prompts):
+        await harness.step()
+    assert harness.core.running == 8
+    tokens = 1500 + 7 * 40
+    assert harness.core.batch_bytes() < 2 * tokens * harness.reuse.token_bytes
+    await harness.run()
+    await _answers(core(), harness, {i: p for i, p in prompts.items() if p is not long}, 10)
+    await _answers(core(), harness, {i: p for i, p in prompts.items() if p is long}, 40)
+    harness.check()
+
+
+async def test_nothing_is_held_when_nothing_runs(core: Make) -> None:
+    harness = core(cache=True, backend="paged")
+    prefix = random_prompt(1, 300)
+    await harness.alone(prefix, max_tokens=1)
+    for i in range(5):
+        harness.submit([*prefix, i], max_tokens=20, ignore_eos=True)
+    await harness.step(6)
+    assert isinstance(harness.reuse, PagedReuse)
+    assert any(s.table for s in harness.core.sequences())
+    harness.core.pause()
+    harness.store.flush()
+    harness.core.give_back()
+    held = harness.reuse._pool.stats()
+    assert held.blocks_live == 300 // 16
+    assert held.blocks_allocated <= held.blocks_live + 1024 // 16
+    await harness.run()
+    harness.core.pause()
+    harness.store.flush()
+    harness.core.give_back()
+    assert harness.reuse._pool.stats().blocks_allocated == 0
