@@ -25,6 +25,7 @@ from mlxceld.config import ResolvedSettings, Settings, Source
 from mlxceld.config.kinds import split_address
 from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
+from mlxceld.process.detach import LOG_NAME
 from mlxceld.process.exhaustion import ExhaustionHandler
 from mlxceld.process.listener import BACKLOG, local_url
 from mlxceld.process.notify import Notifier
@@ -76,7 +77,9 @@ def run(
     """
     report = report or ForegroundReport()
     settings = resolved.settings
-    log_setup.configure(settings.log.level, settings.log.format)
+    log_setup.configure(
+        settings.log.level, settings.log.format, log_file=settings.state_dir / LOG_NAME
+    )
     for line in resolved.notes:
         log.info("%s", line)
     for line in resolved.warnings:
@@ -84,6 +87,7 @@ def run(
     try:
         resources = acquire(settings)
     except StartupError as error:
+        log_setup.flush()
         permanent = error.exit_code == os.EX_CONFIG
         code = end_of_start(str(error), error.exit_code, settings.state_dir, permanent=permanent)
         report.failed(str(error), code)
@@ -269,6 +273,7 @@ class Daemon:
                 return None
             elif state is EngineState.FAILED:
                 self._notifier.status(detail)
+                log_setup.flush()
                 code = end_of_start(detail, 1, self._settings.state_dir, permanent=True)
                 self._report.failed(detail, code)
                 return code

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 PREFIX = "/admin/v1"
 
 VERSION_HEADER = "X-Mlxceld-Version"
+
+_SSE = "text/event-stream"
+
+_SILENCE_SECONDS = 60.0
+"""Without a word for so long a stream is dead: the daemon says something every 15 seconds."""
 
 _EXIT_CODES = {
     401: ExitCode.UNAUTHORISED,
@@ -89,18 +95,48 @@ class AdminClient:
         """The JSON that a change answers with."""
         return self._send(method, path, json={} if body is None else body)
 
+    def events(self, path: str, **query: int | str) -> Iterator[tuple[str, Any]]:
+        """The server-sent events of a GET as they come, each its name and its JSON.
+
+        Ends with the daemon's side of the stream; a daemon that goes silent is unreachable.
+        """
+        import requests
+
+        response = self._response("GET", path, params=query, stream=True, silence=True)
+        with response:
+            if not response.ok or response.headers.get("Content-Type", "").split(";")[0] != _SSE:
+                self._read(response)
+            name = ""
+            try:
+                for line in response.iter_lines(chunk_size=None):
+                    field, _, value = line.decode("utf-8", "replace").partition(": ")
+                    if field == "event":
+                        name = value
+                    elif field == "data":
+                        yield name or "message", json.loads(value)
+                        name = ""
+            except requests.RequestException as error:
+                raise self._unreachable(error) from error
+
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
 
     def _send(self, method: str, path: str, **kwargs: Any) -> Any:
+        return self._read(self._response(method, path, **kwargs))
+
+    def _response(
+        self, method: str, path: str, *, silence: bool = False, **kwargs: Any
+    ) -> requests.Response:
+        """An answer of any status; ``silence`` is what a stream may keep between its events."""
         import requests
 
         url = f"{self._base}{PREFIX}/{path}"
+        limit = (self._timeout, max(self._timeout, _SILENCE_SECONDS)) if silence else self._timeout
         try:
             # A redirect would carry the token to wherever it points.
             response = self._session.request(
-                method, url, timeout=self._timeout, allow_redirects=False, **kwargs
+                method, url, timeout=limit, allow_redirects=False, **kwargs
             )
         except requests.Timeout:
             raise CtlError(
@@ -112,7 +148,7 @@ class AdminClient:
         except requests.RequestException as error:
             raise self._unreachable(error) from error
         self._compare_versions(response)
-        return self._read(response)
+        return response
 
     def _compare_versions(self, response: requests.Response) -> None:
         """Say once that the daemon is of another version, whose answers may read otherwise."""

@@ -15,6 +15,7 @@ from mlxctl.commands.completion import completion
 from mlxctl.commands.config import config
 from mlxctl.commands.daemon import drain, status, wait
 from mlxctl.commands.doctor import doctor
+from mlxctl.commands.explain import explain
 from mlxctl.commands.requests import requests
 from mlxctl.commands.service import service
 from mlxctl.commands.trace import trace
@@ -45,6 +46,7 @@ def cli() -> None:
     """
 
 
+cache.add_command(explain)
 for _command in (status, wait, drain, requests, cache, trace, config, service, doctor, completion):
     cli.add_command(_command)
 

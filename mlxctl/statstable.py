@@ -113,16 +113,22 @@ def _rejects(stats: dict[str, Any]) -> Iterator[tuple[str, str]]:
     }
     yield "donations", f"{tables.count_text(stats['insert_rejects'])} declined"
     for reason, number in seen.items():
-        yield reason, tables.count_text(number)
+        newest = stats.get(f"last_reject_{reason}_at_unix_ms")
+        when = "" if newest is None else f", the last at {_moment(newest)}"
+        yield reason, f"{tables.count_text(number)}{when}"
     if stats["last_reject_reason"] is not None:
-        moment = time.localtime(stats["last_reject_at_unix_ms"] / 1000)
+        moment = _moment(stats["last_reject_at_unix_ms"])
         sequence = stats["last_reject_seq_id"]
         which = "" if sequence is None else f", sequence {sequence}"
         yield (
             "last",
-            f"{stats['last_reject_reason']} at {time.strftime('%Y-%m-%d %H:%M:%S', moment)},"
+            f"{stats['last_reject_reason']} at {moment},"
             f" {tables.count_text(stats['last_reject_context_len'])} tokens{which}",
         )
+
+
+def _moment(unix_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ms / 1000))
 
 
 def _budget(used: int, capacity: int) -> str:

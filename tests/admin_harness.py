@@ -35,8 +35,15 @@ from mlxceld.prompt_cache.reports import (
 from mlxceld.prompt_cache.stats import fill
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
+from mlxceld.prompt_cache.trace_feed import TraceFeed
 from mlxceld.telemetry.cache_stats import CacheStats
-from mlxceld.telemetry.status import EngineSnapshot, EngineState, ModelStatus, RequestStatus
+from mlxceld.telemetry.status import (
+    EngineSnapshot,
+    EngineState,
+    ModelStatus,
+    RejectStatus,
+    RequestStatus,
+)
 
 T = TypeVar("T")
 
@@ -108,6 +115,10 @@ class CacheEngine:
             requests=tuple(self.requests.values()),
             cache=fill(CacheStats(), self.store, self.rejects),
             trace_enabled=self.trace.enabled,
+            newest_rejects={
+                reason.value: RejectStatus(last.seq_id, last.context_len, last.at_unix_ms)
+                for reason, last in self.rejects.newest.items()
+            },
         )
 
     @property
@@ -156,7 +167,10 @@ class CacheEngine:
         return self._order(lambda: list_entries(stores, session=session, limit=limit))
 
     def set_trace(self, enabled: bool) -> None:
-        self.trace.enabled = enabled
+        self.trace.switch(enabled)
+
+    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
+        return self.trace.follow(wake)
 
     def trace_tail(self, n: int) -> list[TraceEvent]:
         return self.trace.tail(n)

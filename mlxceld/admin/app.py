@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mlxceld.admin import cache, config, entries, openapi, status, trace, warm
+from mlxceld.admin import (
+    cache,
+    config,
+    entries,
+    explain,
+    openapi,
+    status,
+    trace,
+    trace_stream,
+    warm,
+)
 from mlxceld.admin import reload as reloading
 from mlxceld.admin.access import ACCESS, TcpAccess, tcp_access
 from mlxceld.admin.body import BODY_LIMIT
@@ -83,6 +93,8 @@ def create_admin_app(
             web.get(openapi.PATH, openapi.handler(PREFIX)),
         ]
     )
+    trace_stream.register(app, PREFIX)
+    explain.register(app, PREFIX)
     return app
 
 

@@ -10,6 +10,7 @@ from mlxceld.admin.body import read_body
 from mlxceld.admin.context import CONTEXT
 from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import Change, ask_engine, mutation
+from mlxceld.admin.newest_rejects import newest_rejects
 from mlxceld.admin.schemas import BudgetPatch, FlushOrder
 from mlxceld.prompt_cache.key import session_hash
 from mlxceld.prompt_cache.reports import BudgetChange, GenerationConflictError
@@ -18,8 +19,9 @@ BUDGET_FIELDS = tuple(field.name for field in fields(BudgetChange))
 
 
 async def get_stats(request: web.Request) -> web.Response:
-    """Every cache number, flat, as on the public route."""
-    return web.json_response(request.app[CONTEXT].engine.snapshot.cache.as_dict())
+    """Every cache number, flat, as on the public route; then the newest refusal of each reason."""
+    snapshot = request.app[CONTEXT].engine.snapshot
+    return web.json_response({**snapshot.cache.as_dict(), **newest_rejects(snapshot)})
 
 
 @mutation("cache.resize", "cache/budget")

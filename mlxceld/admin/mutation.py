@@ -46,7 +46,7 @@ def mutation(action: str, target: str) -> Callable[[MutationHandler], Handler]:
             began = context.monotonic()
             outcome = "ok"
             try:
-                _require_json(request)
+                require_json(request)
                 response = await handler(request, change)
                 outcome = "dry_run" if change.dry_run else "ok"
             except AdminError as error:
@@ -104,7 +104,8 @@ async def ask_engine(context: AdminContext, order: Callable[[], Future[T]]) -> T
         ) from None
 
 
-def _require_json(request: web.Request) -> None:
+def require_json(request: web.Request) -> None:
+    """Refuse a body in anything but JSON; raises AdminError 415."""
     kind = request.content_type
     if request.method == "DELETE" and not request.body_exists:
         return

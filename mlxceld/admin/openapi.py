@@ -116,6 +116,21 @@ def operations(prefix: str) -> list[Operation]:
         ),
         Operation(
             "POST",
+            f"{prefix}/cache/explain",
+            "Foretell what a request would reuse, and why not more; changes nothing.",
+            body=schemas.ExplainOrder,
+            errors=_ORDER,
+        ),
+        Operation(
+            "GET",
+            f"{prefix}/trace/stream",
+            "The last events, and then those that happen while the trace is on.",
+            media=("text/event-stream",),
+            query=(Parameter("n", {"type": "integer", "minimum": 0, "maximum": RING_EVENTS}),),
+            errors=_READ,
+        ),
+        Operation(
+            "POST",
             f"{prefix}/cache/warm",
             "Prefill a prompt and keep it.",
             body=schemas.WarmOrder,

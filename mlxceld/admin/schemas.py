@@ -69,3 +69,16 @@ class WarmOrder(AdminBody):
     wait: bool | None = Field(
         None, description="Answer when it is stored (the default), or at once with the id."
     )
+
+
+class ExplainOrder(AdminBody):
+    """A request that is not to be sent: what the public API takes of it for its prompt."""
+
+    messages: Any = Field(None, description="A conversation; or else give prompt.")
+    prompt: Any = Field(None, description="A text, or a list of token ids.")
+    tools: Any = None
+    tool_choice: Any = None
+    chat_template_kwargs: Any = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    session: Text | None = None

@@ -17,15 +17,19 @@ from mlxceld.prompt_cache.trace import RING_EVENTS
 async def get_trace(request: web.Request) -> web.Response:
     """Whether the trace is logged, and the last ``n`` events (20), oldest first."""
     engine = request.app[CONTEXT].engine
-    number = Query(request, ("n",)).integer("n", 0, RING_EVENTS)
+    count = tail_length(request, default=20)
     return web.json_response(
         {
             "enabled": engine.snapshot.trace_enabled,
-            "events": [
-                asdict(event) for event in engine.trace_tail(20 if number is None else number)
-            ],
+            "events": [asdict(event) for event in engine.trace_tail(count)],
         }
     )
+
+
+def tail_length(request: web.Request, *, default: int) -> int:
+    """How many of the last events a query asks for; raises AdminError."""
+    number = Query(request, ("n",)).integer("n", 0, RING_EVENTS)
+    return default if number is None else number
 
 
 @mutation("trace.set", "trace")

@@ -304,10 +304,11 @@ class Settings:
     kv_cache_budget: int | None = setting(
         kinds.AutoSizeKind(),
         default=None,
-        help="Most memory for keys and values, running and stored together.",
+        help="Most memory for keys and values, running and stored together. Requests wait, and the"
+        " youngest make way, to stay within it. Auto: 0.8 of what the weights and a reserve leave"
+        " of the device's memory; the start-up log shows the terms.",
         section="Serving",
         default_text="auto",
-        caveat=NO_EFFECT,
     )
     warm_files: tuple[Path, ...] = setting(
         kinds.PathsKind(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.text import TextCodec
+    from mlxceld.prompt_cache.explain import ExplainReport
     from mlxceld.prompt_cache.reports import (
         BudgetChange,
         EntryList,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         TraceEvent,
         VerifyReport,
     )
+    from mlxceld.prompt_cache.trace_feed import TraceFeed
     from mlxceld.telemetry.status import EngineSnapshot
 
 
@@ -82,8 +84,17 @@ class EngineClient(Protocol):
         If it does not, nothing is stored or adopted any more.
         """
 
+    def explain(self, tokens: Sequence[int], session: str, signature: str) -> Future[ExplainReport]:
+        """Foretell what a request would reuse, between two steps; counts and stores nothing.
+
+        ``session`` is the raw key, ``signature`` how the prompt was rendered.
+        """
+
     def set_trace(self, enabled: bool) -> None:
-        """Switch the cache trace's log lines."""
+        """Switch the cache trace: its log lines, and what is fed to those who follow it."""
+
+    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
+        """A feed of what is traced from now on; ``wake`` is called, on any thread, at news."""
 
     def trace_tail(self, n: int) -> list[TraceEvent]:
         """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""

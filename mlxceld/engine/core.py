@@ -110,6 +110,11 @@ class EngineCore:
         return bool(self._in_flight or self._ended)
 
     @property
+    def all_stored(self) -> bool:
+        """Whether everything that ended has been offered to the prompt cache."""
+        return not self._ended
+
+    @property
     def longest_chunk_seconds(self) -> float:
         """The longest prefill chunk that ran while a stream was running."""
         return self._chunks.longest_seconds
@@ -211,6 +216,7 @@ class EngineCore:
         self._end(ended, now)
 
     def _admit(self) -> None:
+        self._memory.note_tails()
         for sequence in self._scheduler.take_orphans():
             self._attempt(self._place, sequence)
         if not self._scheduler.waiting:

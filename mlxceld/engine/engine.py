@@ -22,6 +22,7 @@ from mlxceld.engine.orders import pin_in, stores_of
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
+from mlxceld.prompt_cache.explain import Explainer, ExplainReport, explain
 from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectLog
@@ -37,6 +38,7 @@ from mlxceld.prompt_cache.reports import (
 )
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
+from mlxceld.prompt_cache.trace_feed import TraceFeed
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ Loader = Callable[[Callable[[str], None]], "LoadedModel"]
 StateListener = Callable[[EngineState, str], None]
 
 _IDLE_SWEEP_SECONDS = 30.0
-"""How often an idle engine looks for entries that have outlived their time."""
+"""How often an idle engine looks for entries that have outlived their time, and how long after
+the last step it recounts what is stored."""
 
 
 class Engine:
@@ -327,10 +330,28 @@ class Engine:
 
         return self.call(work)
 
+    def explain(self, tokens: Seq[int], session: str, signature: str) -> Future[ExplainReport]:
+        """Foretell what a request would reuse, between two steps; counts and stores nothing."""
+
+        def work() -> ExplainReport:
+            reuse, model = self._loaded_reuse(), self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            bucket = Bucket(model.status.id, signature)
+            if isinstance(reuse, Explainer):
+                return reuse.explain(bucket, session, tokens)
+            return explain(reuse.store, bucket, session, tokens)
+
+        return self.call(work)
+
     def set_trace(self, enabled: bool) -> None:
-        """Switch the cache trace's log lines."""
-        self._trace.enabled = enabled
-        self._publisher.trace_switched(enabled)
+        """Switch the cache trace: its log lines, and what is fed to those who follow it."""
+        self._trace.switch(enabled)
+        self._publisher.trace_switched()
+
+    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
+        """A feed of what is traced from now on; ``wake`` is called, on any thread, at news."""
+        return self._trace.follow(wake)
 
     def trace_tail(self, n: int) -> list[TraceEvent]:
         """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""
@@ -412,16 +433,24 @@ class Engine:
         core, prefetcher = self._core, self._prefetcher
         if core is None or prefetcher is None:
             raise RuntimeError("serving before a model is loaded")
+        worked_at: float | None = None
         while self._take_inbox(core, prefetcher):
             if core.busy:
                 self._step(core)
+                worked_at = self._clock()
             elif prefetcher.pending:
                 # One chunk, and then whoever has come meanwhile goes first.
                 prefetcher.step()
-            elif self._sweep():
-                core.give_back()
+                worked_at = self._clock()
+            else:
+                if self._sweep():
+                    core.give_back()
+                if worked_at is not None and self._clock() - worked_at >= _IDLE_SWEEP_SECONDS:
+                    worked_at = None
+                    self._check(core)
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
+        self._publisher.recorder.write_lines()
 
     def _step(self, core: EngineCore) -> None:
         started, faults = self._clock(), self._publisher.faults_in_a_row
@@ -436,6 +465,16 @@ class Engine:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
+        if core.all_stored:
+            self._publisher.recorder.write_lines()
+
+    def _check(self, core: EngineCore) -> None:
+        """Recount what is stored, once after work: what does not add up is an engine fault."""
+        try:
+            core.check()
+        except AssertionError as error:
+            log.exception("integrity check failed")
+            self._publisher.fault(error)
 
     def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""

@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlxceld.engine.reuse import bucket_of, reject_without_row, worth_keeping
 from mlxceld.kv import paged_rows, row_caches
 from mlxceld.kv.shared_prefix import SharedPrefix
+from mlxceld.prompt_cache.block_entry import Match
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
-    from mlxceld.prompt_cache.block_entry import ChainStats, Match
+    from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,9 @@ class PagedReuse:
         )
         if match is None:
             return
+        match = self._within_room(sequence, match, counted=first_time)
+        if match is None:
+            return
         whole, rest = divmod(match.matched, self._pool.block_size)
         try:
             row = row_caches.new_row(self._module)
@@ -77,7 +81,10 @@ class PagedReuse:
             # The entry stays, and the request goes on cold: slower, never wrong.
             log.exception("a stored prefix of %d tokens could not be read", match.matched)
             self.store.adoption_failed(
-                match, RejectReason.LAYOUT_CONSTRAINTS, seq_id=sequence.seq_id
+                match,
+                RejectReason.LAYOUT_CONSTRAINTS,
+                seq_id=sequence.seq_id,
+                counted=first_time,
             )
             return
         self._pool.release(match.blocks[whole:])
@@ -86,6 +93,26 @@ class PagedReuse:
         sequence.prefilled = match.matched
         if first_time:
             sequence.cached = match.matched
+
+    def _within_room(self, sequence: Sequence, match: Match, *, counted: bool) -> Match | None:
+        """A match without the rest of its last block where the budget cannot hold that copy.
+
+        None where too little is left of it then.
+        """
+        size = self._pool.block_size
+        whole, rest = divmod(match.matched, size)
+        if not rest or self._pool.room() >= rest * self.token_bytes:
+            return match
+        if whole * size < self.store.min_prefix:
+            self.store.adoption_failed(
+                match,
+                RejectReason.BLOCK_BOUNDARY_FLOOR,
+                seq_id=sequence.seq_id,
+                counted=counted,
+            )
+            return None
+        self._pool.release(match.blocks[whole:])
+        return Match(match.entry, whole * size, match.blocks[:whole])
 
     def expected(self, sequence: Sequence) -> int | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
@@ -206,9 +233,7 @@ class PagedReuse:
     def donate(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         tokens = sequence.fed_tokens()
-        if not tokens:
-            return
-        if sequence.row is None and self.wants(sequence):
+        if not tokens or (sequence.row is None and self.wants(sequence)):
             reject_without_row(self.store, sequence)
             return
         self._insert(sequence, sequence.row or [], tokens)

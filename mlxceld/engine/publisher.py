@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from mlxceld.telemetry.status import (
     EngineState,
     MemoryStatus,
     ModelStatus,
+    RejectStatus,
     RequestStatus,
 )
 
@@ -51,7 +53,7 @@ class Publisher:
         trace: Trace,
         clock: Callable[[], float],
     ) -> None:
-        self.recorder = Recorder()
+        self.recorder = Recorder(rejects.outcomes)
         self.model: ModelStatus | None = None
         self.reuse: PromptReuse | None = None
         self.capacities: Capacities | None = None
@@ -60,7 +62,10 @@ class Publisher:
         self._settings = settings
         self._whole = store
         self._rejects = rejects
+        self._trace = trace
         self._clock = clock
+        # Held for the assignment only: the trace is switched from another thread.
+        self._replacing = threading.Lock()
         self._fault_text = ""
         self._shape: object = None
         self._published_at = -math.inf
@@ -76,20 +81,26 @@ class Publisher:
     def state(self, state: EngineState, detail: str) -> None:
         """Publish a change of state."""
         self._shape = None
-        self._snapshot = replace(
-            self._snapshot,
-            state=state,
-            detail=detail,
-            model=self.model,
-            heartbeat=self._clock(),
-            cache=self._cache(0),
-            memory=_memory() if self.model is not None else MemoryStatus(),
+        self._replace(
+            replace(
+                self._snapshot,
+                state=state,
+                detail=detail,
+                model=self.model,
+                heartbeat=self._clock(),
+                cache=self._cache(0),
+                memory=_memory() if self.model is not None else MemoryStatus(),
+            )
         )
 
-    def trace_switched(self, enabled: bool) -> None:
-        """Publish that the trace was switched."""
-        self._shape = None
-        self._snapshot = replace(self._snapshot, trace_enabled=enabled)
+    def trace_switched(self) -> None:
+        """Publish that the trace was switched; for any thread."""
+        with self._replacing:
+            self._snapshot = replace(self._snapshot, trace_enabled=self._trace.enabled)
+
+    def _replace(self, snapshot: EngineSnapshot) -> None:
+        with self._replacing:
+            self._snapshot = replace(snapshot, trace_enabled=self._trace.enabled)
 
     def fault(self, error: Exception) -> None:
         """Remember an engine fault."""
@@ -131,7 +142,7 @@ class Publisher:
             return
         self._shape, self._published_at = shape, now
         recorder = self.recorder
-        self._snapshot = EngineSnapshot(
+        snapshot = EngineSnapshot(
             state=state,
             detail=self._snapshot.detail,
             model=self.model,
@@ -142,6 +153,7 @@ class Publisher:
             steps=recorder.steps,
             tokens_generated=recorder.tokens_generated,
             preemptions=recorder.preemptions,
+            snapshot_tokens_reused=recorder.snapshot_tokens_reused,
             queue_rejections=queue_rejections,
             faults=recorder.faults,
             fault=self._fault_text,
@@ -152,8 +164,13 @@ class Publisher:
             cache=self._cache(core.batch_bytes()),
             outcomes=recorder.outcomes() | {(e, "rejected"): n for e, n in turned_away.items()},
             histograms=recorder.histograms(),
-            trace_enabled=self._snapshot.trace_enabled,
+            newest_rejects={
+                reason.value: RejectStatus(last.seq_id, last.context_len, last.at_unix_ms)
+                for reason, last in self._rejects.newest.items()
+            },
+            trace_events_dropped=self._trace.dropped,
         )
+        self._replace(snapshot)
 
     def _cache(self, batch_bytes: int) -> CacheStats:
         recorder, apc = self.recorder, self._settings.apc

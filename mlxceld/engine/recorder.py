@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mlxceld.prompt_cache.key import session_hash
+from mlxceld.prompt_cache.outcomes import PREFIX_KINDS, Outcomes
 from mlxceld.telemetry.buckets import BUCKETS
 from mlxceld.telemetry.histogram import Histogram, HistogramSnapshot
 from mlxceld.telemetry.logging import REQUEST_LOGGER
@@ -18,9 +19,12 @@ _request_log = logging.getLogger(REQUEST_LOGGER)
 
 
 class Recorder:
-    """Counters and histograms, filled on the engine thread and copied into each snapshot."""
+    """Counters and histograms, filled on the engine thread and copied into each snapshot.
 
-    def __init__(self) -> None:
+    ``outcomes`` tells what the cache decided for each request, for its log line.
+    """
+
+    def __init__(self, outcomes: Outcomes | None = None) -> None:
         self.steps = 0
         self.faults = 0
         self.ended = 0
@@ -29,11 +33,13 @@ class Recorder:
         self.prompt_tokens = 0
         self.prompt_tokens_computed = 0
         self.prompt_tokens_reused = 0
-        self.background_tokens_computed = 0
+        self.snapshot_tokens_reused = 0
         self.completion_tokens = 0
         self.background_tokens_computed = 0
         self.preemptions = 0
         self.longest_decode_step_seconds = 0.0
+        self._decided = outcomes if outcomes is not None else Outcomes()
+        self._lines: list[tuple[int, dict[str, object]]] = []
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._histograms = {name: Histogram(bounds) for name, bounds in BUCKETS.items()}
 
@@ -56,6 +62,8 @@ class Recorder:
             return
         self.prompt_tokens += reached
         self.prompt_tokens_reused += sequence.cached
+        if self._decided.entry_of(sequence.seq_id) not in (None, *PREFIX_KINDS):
+            self.snapshot_tokens_reused += sequence.cached
         self.prompt_tokens_computed += reached - sequence.cached
 
     def account_token(self, sequence: Sequence, now: float) -> None:
@@ -70,7 +78,7 @@ class Recorder:
         sequence.last_token_at = now
 
     def finish(self, sequence: Sequence, outcome: str, now: float, error: str = "") -> None:
-        """Record the end of a request: counters, histograms and its one canonical log line."""
+        """Record the end of a request: counters, histograms and what its log line will say."""
         request, usage = sequence.request, sequence.usage()
         self.account_prefill(sequence)
         self.ended += 1
@@ -94,7 +102,20 @@ class Recorder:
         }
         if error:
             fields["error"] = error
-        _request_log.info("request", extra={"fields": fields})
+        self._lines.append((sequence.seq_id, fields))
+
+    def write_lines(self) -> None:
+        """Write the one canonical line of each request that has ended since the last call.
+
+        Called when what the requests left has been offered to the cache, whose word it carries.
+        """
+        lines, self._lines = self._lines, []
+        for seq_id, fields in lines:
+            decided = self._decided.take(seq_id)
+            fields["entry"] = decided.entry
+            fields["adopt_reject"] = decided.adopt_reject
+            fields["donate_reject"] = decided.donate_reject
+            _request_log.info("request", extra={"fields": fields})
 
     def _count(self, sequence: Sequence, outcome: str, now: float) -> None:
         self.completion_tokens += sequence.usage().completion_tokens

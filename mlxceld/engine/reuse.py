@@ -150,9 +150,9 @@ def worth_keeping(store: Ledger[Any], sequence: Sequence) -> bool:
 
 
 def reject_without_row(store: Ledger[Any], sequence: Sequence) -> None:
-    """Record that a sequence ended without caches to store, though it was worth keeping."""
+    """Record that a sequence ended without anything to store, or that nothing is stored at all."""
     store.reject(
-        RejectReason.EMPTY_SET,
+        RejectReason.EMPTY_SET if store.enabled else RejectReason.DISABLED,
         session=sequence.request.session,
         seq_id=sequence.seq_id,
         context_len=sequence.fed,
@@ -261,16 +261,10 @@ class WholePrefixReuse:
         """See :class:`PromptReuse`."""
         row, sequence.row = sequence.row, None
         tokens = sequence.fed_tokens()
-        if not tokens:
-            return
-        nbytes = 0
-        if row is not None:
-            mx.eval(row_caches.arrays(row))
-            nbytes = row_caches.nbytes(row)
-            self.free_up(max(0, self._max_bytes - self._outside - nbytes), ())
-        elif self.wants(sequence):
+        if not tokens or (row is None and self.wants(sequence)):
             reject_without_row(self.store, sequence)
             return
+        nbytes = 0 if row is None else self._settled_bytes(row, sequence)
         self.store.insert(
             bucket_of(self._model_id, sequence),
             sequence.request.session,
@@ -282,6 +276,22 @@ class WholePrefixReuse:
             client=sequence.request.client,
             hits=sequence.chain_hits,
         )
+
+    def _settled_bytes(self, row: Caches, sequence: Sequence) -> int:
+        """What a row holds once it is evaluated; if that fails, the donation is refused."""
+        try:
+            mx.eval(row_caches.arrays(row))
+        except Exception:
+            self.store.reject(
+                RejectReason.LAYOUT_CONSTRAINTS,
+                session=sequence.request.session,
+                seq_id=sequence.seq_id,
+                context_len=sequence.fed,
+            )
+            raise
+        nbytes = row_caches.nbytes(row)
+        self.free_up(max(0, self._max_bytes - self._outside - nbytes), ())
+        return nbytes
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`PromptReuse`; arrays went with their entries, to MLX's own reserve."""

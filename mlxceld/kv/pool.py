@@ -185,6 +185,11 @@ class BlockPool:
         self._outside = nbytes
         self._allocator.max_blocks = self._budget(max(0, self._max_bytes - nbytes))
 
+    def room(self) -> int:
+        """Bytes of the budget that are neither reserved nor set aside; 0 where it is exceeded."""
+        reserved = self._allocator.allocated * self.bytes_per_block
+        return max(0, self._max_bytes - self._outside - reserved)
+
     def give_back(self, *, spare: bool = True) -> int:
         """Free the slabs that hold no live block; returns their bytes.
 

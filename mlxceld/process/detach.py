@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import signal
@@ -104,6 +105,8 @@ def _be_daemon(
                 traceback.print_exc()
                 report.failed(f"the start failed: {type(error).__name__}: {error}", 1)
     finally:
+        # What is logged is written on another thread, which os._exit would cut off.
+        logging.shutdown()
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()

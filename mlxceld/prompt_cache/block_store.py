@@ -25,6 +25,8 @@ class BlockStore(Ledger[BlockEntry]):
     request are matched; ``algorithm`` names the hash of the blocks' chains.
     """
 
+    kind = "blocks"
+
     def __init__(
         self,
         pool: Blocks,
@@ -50,6 +52,15 @@ class BlockStore(Ledger[BlockEntry]):
     def bytes(self) -> int:
         """What the blocks of all entries take, each counted once."""
         return len(self._holders) * self._pool.bytes_per_block
+
+    @property
+    def whole_entries(self) -> bool:
+        """See :class:`Ledger`."""
+        return not self._partial
+
+    def would_refuse(self, length: int) -> RejectReason | None:
+        """See :class:`Ledger`; what blocks a prompt needs is known before it is computed."""
+        return self._refusal(length)
 
     def chain_stats(self) -> ChainStats:
         """The block hashes of all entries, counted."""
@@ -97,6 +108,8 @@ class BlockStore(Ledger[BlockEntry]):
         match = self.find(bucket, session, tokens, max_len)
         if match is None:
             self.counters.misses += counted
+            if counted:
+                self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
             return None
         self._pool.retain(match.blocks)
         self._touch(match.entry)
@@ -112,14 +125,26 @@ class BlockStore(Ledger[BlockEntry]):
         )
         return match
 
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """See :class:`Ledger`."""
+        found = self.find(bucket, session, tokens, max_len)
+        return 0 if found is None else found.matched
+
     def adoption_failed(
-        self, match: Match, reason: RejectReason, *, seq_id: int | None = None
+        self,
+        match: Match,
+        reason: RejectReason,
+        *,
+        seq_id: int | None = None,
+        counted: bool = True,
     ) -> None:
         """The caller could not use what it adopted: the lookup was a miss, for ``reason``.
 
-        Its references are released here.
+        Its references are released here; nothing else happens where the lookup was not counted.
         """
         self._pool.release(match.blocks)
+        if not counted:
+            return
         self._unhit(match.entry, reason, seq_id=seq_id, matched=match.matched)
 
     def insert(
@@ -141,20 +166,28 @@ class BlockStore(Ledger[BlockEntry]):
         are whole and begin the tokens; ``seal`` is called for what comes after them only. A refused
         insert changes nothing that is stored, but for what was evicted to make room. An equal
         entry of the session is replaced. ``record_refusal`` is off for what is only an early
-        donation: a request is refused once, at its end.
+        donation: a request is refused once, at its end. Where ``seal`` raises, that is a refusal
+        too, and is raised on.
         """
         ids = as_tokens(tokens)
         reason = self._refusal(len(ids))
         if reason is None and not self._fits_beside_pins(bucket, ids):
             reason = RejectReason.OVERSIZED
-        table = None if reason is not None else self._table(bucket, ids, seal, held)
+
+        def refuse(why: RejectReason) -> RejectReason:
+            if record_refusal:
+                self.reject(why, session=session, seq_id=seq_id, context_len=len(ids))
+            return why
+
+        if reason is not None:
+            return refuse(reason)
+        try:
+            table = self._table(bucket, ids, seal, held)
+        except Exception:
+            refuse(RejectReason.LAYOUT_CONSTRAINTS)
+            raise
         if table is None:
-            reason = reason or RejectReason.LAYOUT_CONSTRAINTS
-            if not record_refusal:
-                return reason
-            self.counters.rejections_oversized += reason is RejectReason.OVERSIZED
-            self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
-            return reason
+            return refuse(RejectReason.LAYOUT_CONSTRAINTS)
         hashes = self._chain(bucket, ids)
         old = self._replace(bucket, ids, session)
         hits, pins = (old.hits, old.pins) if old is not None else (0, 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from mlxceld.prompt_cache.counters import Counters
 from mlxceld.prompt_cache.key import Bucket, entry_digest, session_hash, session_matches
-from mlxceld.prompt_cache.radix import RadixIndex
+from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import (
     Budget,
@@ -29,7 +29,7 @@ STORE_NAME = "kv"
 
 
 class StoredPrefix(Protocol):
-    """What the books need to know of an entry; ``last_used`` is a reading of the store's clock.
+    """What the books need to know of an entry; times are readings of the store's clock.
 
     ``hits`` counts its adoptions; one with ``pins`` goes neither by age nor for others.
     """
@@ -55,11 +55,13 @@ class Ledger(abc.ABC, Generic[E]):
     """Entries by prefix and by use, within a budget of bytes, entries and idle time.
 
     Belongs to one thread. ``clock`` is monotonic, in seconds. ``min_prefix`` is the fewest tokens
-    worth storing or adopting. A store says what its entries hold, and which have to go.
+    worth storing or adopting. A store says what its entries hold, and which have to go; ``kind``
+    is what a request's log line calls what it adopted.
     """
 
     can_pin = True
     store_name: ClassVar[str] = STORE_NAME
+    kind: ClassVar[str]
 
     def __init__(
         self,
@@ -122,6 +124,45 @@ class Ledger(abc.ABC, Generic[E]):
         """Every stored entry, the least recently used first."""
         return list(self._by_use.values())
 
+    def now(self) -> float:
+        """The store's clock, in seconds."""
+        return self._clock()
+
+    def nearest(self, tokens: Sequence[int]) -> Iterator[tuple[Bucket, int, E]]:
+        """For each bucket with a common beginning: how many tokens, and an entry that has them."""
+        ids = as_tokens(tokens)
+        for bucket, index in self._indexes.items():
+            found = index.longest(ids)
+            if found is not None:
+                yield bucket, *found
+
+    def bucket_size(self, bucket: Bucket) -> int:
+        """How many entries a bucket has."""
+        index = self._indexes.get(bucket)
+        return 0 if index is None else len(index)
+
+    @abc.abstractmethod
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """How many of ``tokens[:max_len]`` an adoption would give now; counted nowhere."""
+
+    def partial_refusal(
+        self, bucket: Bucket, tokens: Sequence[int], max_len: int
+    ) -> RejectReason | None:
+        """Why an adoption that finds nothing would be declined; None if it is a plain miss."""
+        deep = self._partial_length(bucket, tokens, max_len) if self.whole_entries else 0
+        return RejectReason.MODE_MISMATCH if self.enabled and deep else None
+
+    @property
+    def whole_entries(self) -> bool:
+        """Whether only an entry that is wholly contained in a request is adopted."""
+        return True
+
+    def would_refuse(self, length: int) -> RejectReason | None:
+        """Why a donation of so many tokens would be declined, as far as its length tells."""
+        if not self.enabled:
+            return RejectReason.DISABLED
+        return RejectReason.PREFIX_TOO_SHORT if length < self.min_prefix else None
+
     def reject(
         self,
         reason: RejectReason,
@@ -132,12 +173,17 @@ class Ledger(abc.ABC, Generic[E]):
         nbytes: int | None = None,
         donation: bool = True,
     ) -> None:
-        """Record that a donation (or an adoption) was declined."""
-        self.rejects.record(reason, seq_id=seq_id, context_len=context_len, donation=donation)
+        """Record that a donation (or an adoption) was declined, once a request and direction."""
+        if not self.rejects.record(
+            reason, seq_id=seq_id, context_len=context_len, donation=donation
+        ):
+            return
+        self.counters.rejections_oversized += reason is RejectReason.OVERSIZED
         self._emit(
             "reject",
             session=session,
             seq_id=seq_id,
+            matched_len=None if donation else context_len,
             context_len=context_len,
             reason=reason.value,
             nbytes=nbytes,
@@ -356,6 +402,7 @@ class Ledger(abc.ABC, Generic[E]):
         """Count a lookup that found an entry, and say so."""
         self.counters.hits += 1
         entry.hits += 1
+        self.rejects.outcomes.adopted(seq_id, self.kind)
         self._emit(
             "adopt",
             session=session,
@@ -379,6 +426,7 @@ class Ledger(abc.ABC, Generic[E]):
         self.counters.hits -= 1
         self.counters.misses += 1
         entry.hits -= 1
+        self.rejects.outcomes.adopted(seq_id, None)
         self.reject(
             reason,
             session=entry.session,
@@ -387,6 +435,32 @@ class Ledger(abc.ABC, Generic[E]):
             nbytes=nbytes,
             donation=False,
         )
+
+    def _decline_partial(
+        self,
+        bucket: Bucket,
+        session: str,
+        tokens: Sequence[int],
+        max_len: int,
+        *,
+        seq_id: int | None,
+    ) -> None:
+        """After a miss: record that an entry matched in part where only whole ones are adopted."""
+        reason = self.partial_refusal(bucket, tokens, max_len)
+        if reason is not None:
+            self.reject(
+                reason,
+                session=session,
+                seq_id=seq_id,
+                context_len=self._partial_length(bucket, tokens, max_len),
+                donation=False,
+            )
+
+    def _partial_length(self, bucket: Bucket, tokens: Sequence[int], max_len: int) -> int:
+        """Tokens in common with some entry; fewer than ``min_prefix`` are no match at all."""
+        index = self._indexes.get(bucket)
+        found = index.longest(as_tokens(tokens)[:max_len]) if index is not None else None
+        return 0 if found is None or found[0] < self.min_prefix else found[0]
 
     def _replace(self, bucket: Bucket, ids: array[int], tag: str) -> E | None:
         """Drop the equal entry under a tag, if there is one, for a new one to take its place."""

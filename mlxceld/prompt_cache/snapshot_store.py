@@ -33,6 +33,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
     """
 
     store_name = "snapshots"
+    kind = "snapshot"
 
     def __init__(
         self,
@@ -101,6 +102,11 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
                 if entry is not None and not self._expired(entry, now):
                     best = entry
         return best
+
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """See :class:`Ledger`."""
+        found = self.find(bucket, session, tokens, max_len)
+        return 0 if found is None else len(found.tokens)
 
     def adopt(
         self,
@@ -190,8 +196,6 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         ids = array(TYPE_CODE, tokens)
         reason = self._refusal(len(ids), state_bytes)
         if reason is not None:
-            if reason is RejectReason.OVERSIZED:
-                self.counters.rejections_oversized += 1
             self.reject(
                 reason,
                 session=session,
@@ -213,7 +217,6 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             if not roomy and self._pinned:
                 self._release(shared)
                 reason = RejectReason.OVERSIZED
-                self.counters.rejections_oversized += 1
                 self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
                 return reason
             sealed = seal(len(shared) * self._block_size, len(ids)) if new else ()

@@ -25,6 +25,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
     """
 
     can_pin = False
+    kind = "prefix"
 
     def __init__(
         self,
@@ -67,8 +68,6 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
             raise ValueError(f"nbytes is {nbytes}, and a size cannot be negative")
         reason = self._refusal(len(tokens), nbytes)
         if reason is not None:
-            if reason is RejectReason.OVERSIZED:
-                self.counters.rejections_oversized += 1
             self.reject(
                 reason, session=session, seq_id=seq_id, context_len=len(tokens), nbytes=nbytes
             )
@@ -139,6 +138,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         taken = self.find(bucket, session, tokens, max_len)
         if taken is None:
             self.counters.misses += 1
+            self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
             return None
         self._drop(taken.entry)
         self.counters.consumed += 1
@@ -152,6 +152,11 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
             nbytes=taken.entry.nbytes,
         )
         return taken
+
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """See :class:`Ledger`."""
+        found = self.find(bucket, session, tokens, max_len)
+        return 0 if found is None else found.matched
 
     def adoption_failed(
         self, taken: Taken[P], reason: RejectReason, *, seq_id: int | None = None

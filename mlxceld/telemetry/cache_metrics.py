@@ -30,10 +30,10 @@ _POOL = {
 }
 
 
-def collect_cache(stats: CacheStats) -> Iterator[Metric]:
+def collect_cache(stats: CacheStats, *, snapshot_tokens_reused: int) -> Iterator[Metric]:
     """Both stores, the reject counters and the block pool."""
     yield from _kv_store(stats)
-    yield from _snapshot_store(stats)
+    yield from _snapshot_store(stats, snapshot_tokens_reused)
     yield _labelled(
         "reject",
         "Donations declined and adoptions failed, by reason; one count for both stores.",
@@ -51,7 +51,7 @@ def _kv_store(stats: CacheStats) -> Iterator[Metric]:
     yield _counter("inserts", "Entries stored.", stats.inserts)
     yield _counter(
         "prefix_tokens_reused",
-        "Prompt tokens taken from the cache instead of computed.",
+        "Prompt tokens taken from the cache, of either store, instead of computed.",
         stats.prompt_tokens_reused,
     )
     removals = {
@@ -68,9 +68,14 @@ def _kv_store(stats: CacheStats) -> Iterator[Metric]:
     yield _gauge("capacity_bytes", "Memory that the store may hold.", stats.capacity_bytes)
 
 
-def _snapshot_store(stats: CacheStats) -> Iterator[Metric]:
+def _snapshot_store(stats: CacheStats, tokens_reused: int) -> Iterator[Metric]:
     yield _counter("snapshot_hits", "Requests that resumed from a snapshot.", stats.snapshot_hits)
     yield _counter("snapshot_misses", "Requests without a snapshot.", stats.snapshot_misses)
+    yield _counter(
+        "snapshot_prefix_tokens_reused",
+        "The part of the prompt tokens reused that came from snapshots.",
+        tokens_reused,
+    )
     yield _counter("snapshot_inserts", "Snapshots stored.", stats.snapshot_inserts)
     yield _counter(
         "snapshot_supersedes",

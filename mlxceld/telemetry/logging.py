@@ -14,9 +14,12 @@ import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TextIO
 
 from mlxceld.config.table import LOG_FORMATS, LOG_LEVELS
+from mlxceld.telemetry.log_rotation import RotatingWrite, own_log_file
+from mlxceld.telemetry.log_writer import LineWriter, Write, write_to
 
 REQUEST_LOGGER = "mlxceld.request"
 """The logger of the one line that each finished request leaves."""
@@ -34,6 +37,7 @@ _TEXT_CONTROLS = {code: text for code, text in _CONTROLS.items() if code not in 
 # syslog(3) priorities: err, warning, info, debug.
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
 _OUR_HANDLER = "mlxceld"
+_FLUSH_SECONDS = 2.0
 _SERVER_LOGGER = "aiohttp.server"
 
 
@@ -184,26 +188,63 @@ class _NotHttp(logging.Filter):
         return True
 
 
+class WriterHandler(logging.Handler):
+    """Hands formatted lines to a :class:`LineWriter`: logging never waits for who reads the log."""
+
+    def __init__(self, write: Write, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self.writer = LineWriter(write, self._notice)
+        self._patience = _FLUSH_SECONDS
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue one record's line."""
+        try:
+            self.writer.put(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait until the lines are written, for a while; if that is in vain, not again."""
+        if not self.writer.flush(self._patience):
+            self._patience = 0.0
+
+    def close(self) -> None:
+        """Write what waits and end the thread."""
+        self.writer.close(self._patience)
+        super().close()
+
+    def _notice(self, count: int) -> str:
+        text = "%d log lines were dropped: they were not read fast enough"
+        return self.format(
+            logging.LogRecord("mlxceld.log", logging.WARNING, "", 0, text, (count,), None)
+        )
+
+
 def configure(
     level: str,
     format_name: str,
     *,
     stream: TextIO | None = None,
     environ: Mapping[str, str] | None = None,
+    log_file: Path | None = None,
 ) -> None:
     """Send all logging to ``stream`` (standard error) in one format; may be called again.
 
-    Raises ValueError for an unknown level or format, and then changes nothing.
+    A stream with a descriptor is written on a thread of its own. It is rotated where it is the
+    daemon's own file: ``log_file``, or what launchd opened. Raises ValueError for an unknown level
+    or format, and then changes nothing.
     """
     target = sys.stderr if stream is None else stream
+    environ = os.environ if environ is None else environ
     formatter = formatter_for(format_name, target, environ)
     number = _level_number(level)
-    handler = logging.StreamHandler(target)
+    handler = _handler_for(target, formatter, environ, log_file)
     handler.name = _OUR_HANDLER
-    handler.setFormatter(formatter)
     root = logging.getLogger()
     for old in [each for each in root.handlers if each.name == _OUR_HANDLER]:
         root.removeHandler(old)
+        old.close()
     root.addHandler(handler)
     server = logging.getLogger(_SERVER_LOGGER)
     if not any(isinstance(each, _NotHttp) for each in server.filters):
@@ -213,6 +254,35 @@ def configure(
     logging.getLogger("mlxceld").setLevel(number)
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
     logging.captureWarnings(True)
+
+
+def dropped_lines() -> int:
+    """How many log lines were dropped because nobody read the log."""
+    return sum(
+        handler.writer.dropped
+        for handler in logging.getLogger().handlers
+        if isinstance(handler, WriterHandler)
+    )
+
+
+def flush() -> None:
+    """Wait, a short while, until what was logged is written: before something else is printed."""
+    for handler in logging.getLogger().handlers:
+        if handler.name == _OUR_HANDLER:
+            handler.flush()
+
+
+def _handler_for(
+    stream: TextIO, formatter: logging.Formatter, environ: Mapping[str, str], log_file: Path | None
+) -> logging.Handler:
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        handler: logging.Handler = logging.StreamHandler(stream)
+        handler.setFormatter(formatter)
+        return handler
+    own = None if log_file is None else own_log_file(fd, log_file, environ)
+    return WriterHandler(write_to(fd) if own is None else RotatingWrite(fd, own), formatter)
 
 
 def set_level(level: str) -> str:

@@ -24,6 +24,7 @@ from mlxceld import __version__
 from mlxceld.telemetry.buckets import BUCKETS
 from mlxceld.telemetry.cache_metrics import collect_cache
 from mlxceld.telemetry.histogram import HistogramSnapshot
+from mlxceld.telemetry.logging import dropped_lines
 from mlxceld.telemetry.process_metrics import PortableProcessCollector
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
@@ -79,7 +80,14 @@ class _EngineCollector(Collector):
         yield from _collect_identity(snapshot)
         yield from _collect_requests(snapshot)
         yield from _collect_engine(snapshot)
-        yield from collect_cache(snapshot.cache)
+        yield from collect_cache(
+            snapshot.cache, snapshot_tokens_reused=snapshot.snapshot_tokens_reused
+        )
+        yield CounterMetricFamily(
+            "mlxcel_log_lines_dropped",
+            "Log lines dropped because nobody read the log.",
+            value=dropped_lines(),
+        )
         yield GaugeMetricFamily(
             "mlxcel_config_last_reload_successful",
             "1 if the last reload of the settings went through, 0 if the old ones were kept.",
@@ -149,6 +157,11 @@ def _collect_requests(snapshot: EngineSnapshot) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "mlxcel_preemptions", "Requests put back for want of memory.", value=snapshot.preemptions
+    )
+    yield CounterMetricFamily(
+        "mlxcel_trace_events_dropped",
+        "Cache events that readers of the live trace were too slow for.",
+        value=snapshot.trace_events_dropped,
     )
     for name, text in _HISTOGRAMS.items():
         yield _histogram(name, text, snapshot.histograms.get(name))

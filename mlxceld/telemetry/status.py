@@ -72,6 +72,15 @@ class RequestStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RejectStatus:
+    """The newest refusal for one reason; see ``last_reject_*`` of the cache's statistics."""
+
+    seq_id: int | None
+    context_len: int
+    at_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryStatus:
     """MLX's allocator, in bytes: in use, the most so far, kept for reuse, and what it may take."""
 
@@ -88,7 +97,10 @@ class EngineSnapshot:
     ``heartbeat`` is the monotonic clock at which the engine's loop last turned; ``steps`` counts
     forward passes, ``faults`` engine faults since the start. ``fault`` says why requests are not
     to be sent: several faults came in a row, and no request has ended well since. ``histograms``
-    and ``outcomes`` are keyed by the metric's name without prefix, and by (endpoint, outcome).
+    and ``outcomes`` are keyed by the metric's name without prefix, and by (endpoint, outcome),
+    ``newest_rejects`` by the reason. ``snapshot_tokens_reused`` is the part of the prompt tokens
+    reused that came from snapshots; ``trace_events_dropped`` counts what readers of the live trace
+    were too slow for.
     """
 
     state: EngineState = EngineState.LOADING
@@ -100,6 +112,7 @@ class EngineSnapshot:
     running: int = 0
     steps: int = 0
     tokens_generated: int = 0
+    snapshot_tokens_reused: int = 0
     preemptions: int = 0
     queue_rejections: int = 0
     faults: int = 0
@@ -111,4 +124,6 @@ class EngineSnapshot:
     cache: CacheStats = field(default_factory=CacheStats)
     outcomes: Mapping[tuple[str, str], int] = field(default_factory=dict)
     histograms: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
+    newest_rejects: Mapping[str, RejectStatus] = field(default_factory=dict)
     trace_enabled: bool = False
+    trace_events_dropped: int = 0

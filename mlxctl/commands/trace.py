@@ -9,6 +9,7 @@ import click
 
 from mlxctl import tables
 from mlxctl.context import Ctl, pass_ctl
+from mlxctl.errors import CtlError, ExitCode
 from mlxctl.options import CtlGroup
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 RING_EVENTS = 256
 """How many events the daemon keeps."""
 
-_POLL_SECONDS = 1.0
+_ON = "mlxctl: the trace is on; events follow until Ctrl-C"
+_OFF = "mlxctl: the trace is off; new events follow once it is on: mlxctl trace on"
 
 
 @click.group(cls=CtlGroup)
@@ -68,30 +70,23 @@ def show_status(ctl: Ctl) -> None:
 def tail(ctl: Ctl, lines: int, follow: bool) -> None:
     """Show the last cache events and follow new ones.
 
-    The trace may be on or off: the last events are always kept.
+    The last events are kept whether the trace is on or off; new ones come while it is on.
     """
-    # All are fetched, and those before the last N only remembered, to know what is new next time.
-    seen: list[dict[str, Any]] = ctl.client.get("trace", n=RING_EVENTS)["events"]
-    _print(ctl, seen[-lines:] if lines else [])
     if not follow:
+        for event in ctl.client.get("trace", n=lines)["events"]:
+            _print(ctl, event)
         return
-    for number in ctl.ticks(_POLL_SECONDS):
-        if number == 0:
-            continue
-        events = ctl.client.get("trace", n=RING_EVENTS)["events"]
-        known = overlap(seen, events)
-        if seen and known == 0 and events:
-            ctl.output.message("mlxctl: more happened than is kept; some events are missing")
-        _print(ctl, events[known:])
-        seen = events
-
-
-def overlap(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> int:
-    """How many of the events at the start of ``now`` end ``before``: the rest is new."""
-    for length in range(min(len(before), len(now)), 0, -1):
-        if before[-length:] == now[:length]:
-            return length
-    return 0
+    told: bool | None = None
+    for name, data in ctl.client.events("trace/stream", n=lines):
+        if name == "trace":
+            if data["enabled"] != told:
+                told = data["enabled"]
+                ctl.output.message(_ON if told else _OFF)
+        elif name == "dropped":
+            ctl.output.message(f"mlxctl: {data['count']} events came too fast and are missing")
+        else:
+            _print(ctl, data)
+    raise CtlError("stream_ended", "the daemon has ended the stream", ExitCode.UNREACHABLE)
 
 
 def event_line(event: dict[str, Any]) -> str:
@@ -105,9 +100,8 @@ def event_line(event: dict[str, Any]) -> str:
     return " ".join(words)
 
 
-def _print(ctl: Ctl, events: list[dict[str, Any]]) -> None:
-    for event in events:
-        ctl.output.stream(event, lambda item=event: _text(item))  # type: ignore[misc]
+def _print(ctl: Ctl, event: dict[str, Any]) -> None:
+    ctl.output.stream(event, lambda: _text(event))
 
 
 def _text(event: dict[str, Any]) -> Text:

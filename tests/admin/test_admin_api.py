@@ -21,6 +21,7 @@ from mlxceld.admin.app import PREFIX, create_admin_app
 from mlxceld.admin.cache import BUDGET_FIELDS
 from mlxceld.admin.reports import ReloadReport
 from mlxceld.prompt_cache.key import session_hash
+from mlxceld.prompt_cache.rejects import RejectReason
 from mlxceld.prompt_cache.reports import EntryReport
 from mlxceld.telemetry.audit import AuditLog
 from mlxceld.telemetry.cache_stats import CacheStats
@@ -123,8 +124,26 @@ async def test_ready_and_idle_follow_the_engine(api, state, ready, idle):
 async def test_cache_stats_are_every_number_in_order(api):
     api.engine.put([1, 2], nbytes=30)
     answer = await api.ok("GET", "cache/stats")
-    assert list(answer) == list(CacheStats().as_dict())
-    assert answer == api.engine.snapshot.cache.as_dict()
+    flat = api.engine.snapshot.cache.as_dict()
+    assert list(answer)[: len(flat)] == list(CacheStats().as_dict())
+    assert {name: answer[name] for name in flat} == flat
+
+
+async def test_cache_stats_end_with_the_newest_refusal_of_each_reason(api):
+    api.engine.put([1], nbytes=30)
+    api.engine.put([1, 2], nbytes=30_000)
+    api.engine.put([1], nbytes=30)
+    answer = await api.ok("GET", "cache/stats")
+    extra = list(answer)[len(CacheStats().as_dict()) :]
+    assert extra == [
+        f"last_reject_{reason}_{part}"
+        for reason in RejectReason
+        for part in ("seq_id", "context_len", "at_unix_ms")
+    ]
+    assert answer["last_reject_oversized_context_len"] == 2
+    assert answer["last_reject_prefix_too_short_context_len"] == 1
+    assert answer["last_reject_prefix_too_short_at_unix_ms"] == 1_700_000_000_000
+    assert answer["last_reject_disabled_at_unix_ms"] is None
 
 
 async def test_entries_are_listed_by_store_and_session_without_their_text(api):

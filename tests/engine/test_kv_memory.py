@@ -148,3 +148,28 @@ async def test_nothing_is_held_when_nothing_runs(core: Make) -> None:
     harness.store.flush()
     harness.core.give_back()
     assert harness.reuse._pool.stats().blocks_allocated == 0
+
+
+@pytest.mark.parametrize(("min_prefix", "reason"), [(40, "block_boundary_floor"), (32, None)])
+async def test_without_room_for_the_partial_block_only_whole_ones_are_adopted(
+    core: Make, min_prefix: int, reason: str | None
+) -> None:
+    harness = core(cache=True, backend="paged", min_prefix=min_prefix)
+    prefix = random_prompt(1, 45)
+    await harness.alone(prefix, max_tokens=1, ignore_eos=True)
+    assert isinstance(harness.reuse, PagedReuse)
+    pool = harness.reuse._pool
+    room = pool.room()
+    prompt = [*prefix, *random_prompt(2, 9)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(pool), "room", lambda _: min(room, 5 * harness.reuse.token_bytes))
+        request_id = harness.submit(prompt, max_tokens=6, ignore_eos=True, logprobs=0)
+        await harness.run()
+    end = harness.results[request_id].end
+    assert end is not None
+    assert end.usage.cached_tokens == (0 if reason else 32)
+    assert harness.store.rejects.counts["block_boundary_floor"] == (1 if reason else 0)
+    counters = harness.store.counters
+    assert (counters.hits, counters.misses) == ((0, 2) if reason else (1, 1))
+    await _answers(core(), harness, {request_id: prompt}, 6)
+    harness.check()

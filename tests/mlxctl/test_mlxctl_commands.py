@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tempfile
@@ -23,9 +24,12 @@ from admin_harness import (
 from mlxceld.admin.reports import ReloadReport
 from mlxceld.prompt_cache.key import session_hash
 from mlxceld.prompt_cache.reports import VerifyCheck, VerifyReport
+from mlxceld.prompt_cache.trace_feed import FEED_EVENTS
 from mlxceld.telemetry.status import EngineState
+from mlxctl.commands import trace as trace_commands
 from mlxctl.context import Ctl
 from mlxctl.main import run
+from mlxctl.output import Output
 
 
 @dataclass
@@ -42,9 +46,16 @@ class Result:
 class Shell:
     """Runs mlxctl against the live API and takes what it prints."""
 
-    def __init__(self, engine: CacheEngine, path: Path, capsys: pytest.CaptureFixture[str]):
+    def __init__(
+        self,
+        engine: CacheEngine,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        capsys: pytest.CaptureFixture[str],
+    ):
         self.engine = engine
         self.path = path
+        self.loop = loop
         self._capsys = capsys
 
     def __call__(self, *arguments: str, sleep: Callable[[float], None] | None = None) -> Result:
@@ -67,7 +78,7 @@ def live() -> Iterator[LiveAdmin]:
 @pytest.fixture
 def ctl(live: LiveAdmin, capsys: pytest.CaptureFixture[str]) -> Shell:
     live.engine.__init__()  # a fresh engine behind the same server
-    return Shell(live.engine, live.path, capsys)
+    return Shell(live.engine, live.path, live.loop, capsys)
 
 
 def interrupt_after(count: int, between: Callable[[int], None] = lambda n: None):
@@ -127,7 +138,9 @@ def test_cache_stats_as_a_table_and_as_the_apis_own_numbers(ctl):
     assert "0 of 1 lookups (0.0%)" in shown
     assert "prefix_too_short  1" in shown
     assert not any(line != line.rstrip() for line in shown.splitlines())
-    assert ctl("cache", "stats", "-o", "json").json == ctl.engine.snapshot.cache.as_dict()
+    stats = ctl.engine.snapshot.cache.as_dict()
+    answer = ctl("cache", "stats", "-o", "json").json
+    assert {name: answer[name] for name in stats} == stats
 
 
 def test_watching_prints_one_object_a_line_until_ctrl_c(ctl):
@@ -263,22 +276,66 @@ def test_the_tail_ends_or_follows(ctl):
         f"apc_event=store session={session_hash('s')} context_len=2 bytes={n} store=kv"
         for n in (3, 4)
     ]
-    seen = ctl(
-        "trace", "tail", "-n0", "-ojson", sleep=interrupt_after(4, lambda n: ctl.engine.put([n, 7]))
-    )
+
+
+def test_the_tail_follows_while_the_trace_is_on(ctl, monkeypatch):
+    """What is shown is what happened while the trace was on, and of the rest the last N."""
+    for token in range(3):
+        ctl.engine.put([token, 0])
+    shown: list[int] = []
+    show = trace_commands._print
+
+    def script(ctl_: Ctl, event: dict) -> None:
+        show(ctl_, event)
+        shown.append(event["context_len"])
+        if len(shown) == 2:  # both of the backlog
+            ctl.engine.put([1] * 10)  # off: kept, and not followed
+            ctl.engine.set_trace(True)
+            ctl.engine.put([1] * 11)
+        elif len(shown) == 3:
+            ctl.engine.put([1] * 12)
+            ctl.engine.set_trace(False)
+            ctl.engine.put([1] * 13)
+            ctl.engine.set_trace(True)
+            ctl.engine.put([1] * 14)
+        elif len(shown) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trace_commands, "_print", script)
+    seen = ctl("trace", "tail", "-n2", "-ojson")
     assert seen.code == 130
-    assert [json.loads(line)["event"] for line in seen.out.splitlines()] == ["store"] * 3
+    assert shown == [2, 2, 11, 12, 14]
+    assert [json.loads(line)["context_len"] for line in seen.out.splitlines()] == shown
+    assert "the trace is off" in seen.err
+    assert "the trace is on" in seen.err
+    assert not ctl.engine.trace._feeds or ctl.engine.trace.dropped == 0
 
 
-def test_the_tail_tells_when_it_lost_the_thread(ctl):
-    ctl.engine.put([1, 2], nbytes=1)
+def test_the_tail_tells_what_it_has_missed(ctl, monkeypatch):
+    ctl.engine.put([1, 2])
+    ctl.engine.set_trace(True)
 
-    def flood(_: int) -> None:
-        for token in range(300):
-            ctl.engine.put([token, 5], nbytes=token)
+    def flood(ctl_: Ctl, event: dict) -> None:
+        # One batch, faster than any reader: the engine's thread does not wait in between.
+        async def emit() -> None:
+            for _ in range(FEED_EVENTS + 5):
+                ctl.engine.trace.emit("store", context_len=9)
 
-    seen = ctl("trace", "tail", sleep=interrupt_after(2, flood))
-    assert "some events are missing" in seen.err
+        if event["context_len"] == 2:
+            asyncio.run_coroutine_threadsafe(emit(), ctl.loop).result()
+
+    monkeypatch.setattr(trace_commands, "_print", flood)
+    message = Output.message
+
+    def until_missed(output: Output, text: str) -> None:
+        message(output, text)
+        if "missing" in text:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Output, "message", until_missed)
+    seen = ctl("trace", "tail")
+    assert "5 events came too fast and are missing" in seen.err
+    assert ctl.engine.trace.dropped == 5
 
 
 def test_config_show_gives_values_with_sources(ctl):
