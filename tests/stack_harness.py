@@ -75,8 +75,12 @@ def series(text: str) -> dict[str, float]:
 
 @asynccontextmanager
 async def open_stack(folder: Path, state_dir: Path, **flags: Any) -> AsyncIterator[Stack]:
-    """Start everything over a model folder and wait until it serves; ``flags`` are settings'."""
-    resolved = resolve({"state_dir": state_dir, **flags}, environ={}, search=False)
+    """Start everything over a model folder and wait until it serves; ``flags`` are settings'.
+
+    What nobody asked for is not computed, unless a flag says so: numbers stand still.
+    """
+    flags = {"state_dir": state_dir, "prompt_cache.prefetch": "off", **flags}
+    resolved = resolve(flags, environ={}, search=False)
     engine = Engine(
         resolved.settings,
         lambda progress: load_model(

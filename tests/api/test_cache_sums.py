@@ -198,6 +198,7 @@ KEYS: dict[str, type] = {
     **dict.fromkeys(
         ("last_reject_seq_id", "last_reject_context_len", "last_reject_at_unix_ms"), int
     ),
+    **dict.fromkeys(("capacity_derivation", "snapshot_capacity_derivation"), str),
 }
 """The keys of ``/v1/cache/stats`` in their order, each with its JSON type."""
 
