@@ -106,14 +106,15 @@ def serving(command: list[str], port: int, ready: str, log: Path) -> Iterator[st
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stdout=sink, stderr=sink)  # noqa: S603
         try:
-            asyncio.run(_wait(process, url + ready, log))
+            asyncio.run(wait_until_ready(process, url + ready, log))
             yield url
         finally:
             process.terminate()
             process.wait(60)
 
 
-async def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+async def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Until a server answers; raises SystemExit with the end of its log if it does not."""
     async with aiohttp.ClientSession() as session:
         for _ in range(600):
             if process.poll() is not None:

@@ -342,8 +342,8 @@ class EngineCore:
             sequence.decode_started_at = sequence.decode_started_at or now
             self._scheduler.remove(sequence)
             self._recorder.account_prefill(sequence)
-        if caches is None and self._reads_together:
-            self._pressure.before_joining(sequences[0])
+        if self._reads_together:
+            self._pressure.before_joining(sequences, merged=caches is not None)
         self._batch.join(sequences, caches)
         mx.clear_cache()
 

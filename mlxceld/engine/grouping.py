@@ -10,28 +10,47 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mlxceld.kv.shared_prefix import common_blocks
+from mlxceld.engine.sequence import Phase
+from mlxceld.prompt_cache.radix import common_length
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
+
+_RUNNING = (Phase.PREFILL, Phase.DECODE)
 
 WORTH_READING_TOGETHER = 128
 """Tokens that a row must have in common with another one to read them from the pool with it."""
 
 
 def alone(computing: Iterable[Sequence], in_flight: Iterable[Sequence]) -> list[Sequence]:
-    """The sequences in prefill that adopted what nobody else reads.
+    """The sequences in prefill that adopted what nobody else in flight begins with.
 
     Those that others follow stay as they are: what they share comes with those others.
     """
-    readers = [sequence for sequence in in_flight if sequence.table]
+    running = [sequence for sequence in in_flight if sequence.phase in _RUNNING]
     return [
         sequence
         for sequence in computing
         if sequence.table
         and not sequence.followers
-        and all(_in_common(sequence, r) < WORTH_READING_TOGETHER for r in readers)
+        and all(_in_common(sequence, other) < WORTH_READING_TOGETHER for other in running)
     ]
+
+
+def latecomers(
+    rows: Iterable[Sequence], newcomers: Iterable[Sequence]
+) -> list[tuple[Sequence, int]]:
+    """The rows of a batch that should read with newcomers what they hold themselves so far.
+
+    With each the number of tokens, which newcomers read from the pool.
+    """
+    readers = [sequence for sequence in newcomers if sequence.table]
+    found = []
+    for row in rows:
+        common = max((_in_common(reader, row) for reader in readers), default=0)
+        if common - row.paged_tokens >= WORTH_READING_TOGETHER:
+            found.append((row, common))
+    return found
 
 
 def reads_along(leader: Sequence, followers: Iterable[Sequence]) -> bool:
@@ -43,9 +62,8 @@ def reads_along(leader: Sequence, followers: Iterable[Sequence]) -> bool:
     return shared >= WORTH_READING_TOGETHER and 2 * shared >= len(leader.prompt)
 
 
-def _in_common(sequence: Sequence, other: Sequence) -> int:
-    """Tokens of the blocks that two sequences both begin with; none with itself."""
-    if sequence is other:
+def _in_common(reader: Sequence, other: Sequence) -> int:
+    """Tokens that a sequence reads from the pool and another begins with, too; none with itself."""
+    if reader is other or reader.request.template_signature != other.request.template_signature:
         return 0
-    blocks = common_blocks(sequence.table, other.table)
-    return blocks * sequence.paged_tokens // len(sequence.table)
+    return common_length(reader.prompt[: reader.paged_tokens], other.prompt)

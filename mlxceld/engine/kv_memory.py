@@ -101,9 +101,9 @@ class KvMemory:
             return taken + kept - self.limit
         return 0 if self.make_room(needed) else taken + self._reuse.reserved() - self.limit
 
-    def too_padded(self, newcomer: Sequence) -> Sequence | None:
-        """The row that makes a batch with a newcomer hold more padding than tokens, if one does."""
-        rows = [*self._batch.rows, newcomer]
+    def too_padded(self, newcomers: list[Sequence]) -> Sequence | None:
+        """The row that makes a batch with newcomers hold more padding than tokens, if one does."""
+        rows = [*self._batch.rows, *newcomers]
         tails = [row.fed - row.paged_tokens for row in rows]
         longest = max(range(len(rows)), key=lambda i: tails[i])
         padded = len(rows) * tails[longest]

@@ -141,9 +141,9 @@ class PagedReuse:
         self.release(sequence)
         sequence.row = row
 
-    def page_out(self, sequence: Sequence) -> None:
+    def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        row, tokens = sequence.row, sequence.fed_tokens()
+        row, tokens = sequence.row, sequence.fed_tokens()[:tokens_at_most]
         if row is None:
             return
         blocks = self._stored_or_held(sequence, tokens)

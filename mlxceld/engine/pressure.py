@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mlxceld.engine import grouping
 from mlxceld.engine.sequence import Phase
 
 if TYPE_CHECKING:
@@ -59,18 +60,29 @@ class Pressure:
             if not self._make_way(in_flight):
                 return
 
-    def before_joining(self, newcomer: Sequence) -> None:
-        """Move long rows into the pool before the others are padded to their length."""
-        while (row := self._memory.too_padded(newcomer)) is not None:
-            inside = row is not newcomer
-            if inside:
-                self._batch.leave([row], lambda _: True)
-            before = row.paged_tokens
-            self._reuse.page_out(row)
-            if inside:
-                self._batch.join([row], None)
-            if row.paged_tokens == before:
+    def before_joining(self, newcomers: list[Sequence], *, merged: bool) -> None:
+        """Move rows into the pool before the others are padded to their length.
+
+        Those of which the newcomers read a part there, too, and those that are long by themselves.
+        """
+        for row, common in grouping.latecomers(self._batch.rows, newcomers):
+            self._page_out(row, newcomers, common)
+        while (longest := self._memory.too_padded(newcomers)) is not None:
+            before = longest.paged_tokens
+            if not (merged and longest in newcomers):
+                self._page_out(longest, newcomers)
+            if longest.paged_tokens == before:
                 return
+
+    def _page_out(
+        self, row: Sequence, newcomers: list[Sequence], tokens_at_most: int | None = None
+    ) -> None:
+        inside = row not in newcomers
+        if inside:
+            self._batch.leave([row], lambda _: True)
+        self._reuse.page_out(row, tokens_at_most)
+        if inside:
+            self._batch.join([row], None)
 
     def _make_way(self, in_flight: list[Sequence]) -> bool:
         """Send the youngest sequence back to the line; False if there is only one to send."""

@@ -65,10 +65,11 @@ class PromptReuse(Protocol):
     def page_in(self, sequence: Sequence) -> None:
         """Copy what a sequence reads from the pool into its own row, which holds all of it then."""
 
-    def page_out(self, sequence: Sequence) -> None:
+    def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
         """Put the whole blocks of a sequence's row into the pool, and let it read them there.
 
-        As far as there is room; what does not fit stays in its row.
+        All of its tokens or the first ``tokens_at_most``, and as far as there is room; the rest
+        stays in its row.
         """
 
     def release(self, sequence: Sequence) -> None:
@@ -223,7 +224,7 @@ class WholePrefixReuse:
     def page_in(self, sequence: Sequence) -> None:
         """See :class:`PromptReuse`."""
 
-    def page_out(self, sequence: Sequence) -> None:
+    def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
         """See :class:`PromptReuse`."""
 
     def release(self, sequence: Sequence) -> None:

@@ -248,3 +248,28 @@ async def test_the_proof_turns_red(core: Make, monkeypatch: pytest.MonkeyPatch, 
     assert got.end is not None
     assert got.end.usage.cached_tokens == 60
     assert got.logprobs != pytest.approx(want.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", PAGEABLE)
+async def test_requests_that_come_one_after_another_read_the_prefix_together(
+    core: Make, family: str
+) -> None:
+    prefix = random_prompt(1, 300)
+    warm, cold = core(family, cache=True, backend="paged"), core(family)
+    prompts, ids = [], []
+    for i in range(4):
+        prompts.append([*prefix, *random_prompt(10 + i, 12)])
+        ids.append(warm.submit(prompts[-1], max_tokens=30, ignore_eos=True, logprobs=0))
+        while not warm.generated(ids[-1]):
+            await warm.step()
+    running = warm.core.sequences()
+    assert len(running) == 4
+    assert {tuple(s.table[: 288 // BLOCK]) for s in running} == {tuple(running[0].table[:18])}
+    assert all(s.paged_tokens >= 288 for s in running)
+    # Each keeps only its own tail: far less than a copy of the prefix each.
+    assert warm.core.batch_bytes() < 2 * 300 * warm.reuse.token_bytes
+    await warm.run()
+    for request_id, prompt in zip(ids, prompts, strict=True):
+        want = await cold.alone(prompt, max_tokens=30, ignore_eos=True, logprobs=0)
+        _same(warm.results[request_id], want)
+    warm.check()
