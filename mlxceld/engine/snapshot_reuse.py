@@ -164,7 +164,7 @@ class SnapshotReuse:
     def page_in(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
 
-    def page_out(self, sequence: Sequence) -> None:
+    def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`; a row always holds all of it."""
 
     def release(self, sequence: Sequence) -> None:
