@@ -39,9 +39,12 @@ def main() -> None:
 @main.command(cls=SettingsCommand)
 @settings_options
 def serve(**params: Any) -> None:
-    """Serve in the foreground until SIGTERM or Ctrl-C; SIGHUP reloads keys and log level."""
+    """Serve in the foreground until SIGTERM or Ctrl-C; SIGHUP reloads what can be."""
+    from mlxceld.process.early import take_early_signals
+
+    take_early_signals()
     reread = _rereader(params)
-    resolved = _resolved(reread)
+    resolved = _resolved(reread, serving=True)
     from mlxceld.daemon import run
 
     sys.exit(run(resolved, reread=reread))
@@ -68,6 +71,9 @@ def start(detach: bool, **params: Any) -> None:
 
     def run_daemon(report: StartReport) -> int:
         # Imported in the daemon only: what this loads must not be forked.
+        from mlxceld.process.early import take_early_signals
+
+        take_early_signals()
         from mlxceld.daemon import run
 
         return run(resolved, report=report, reread=reread)
@@ -197,13 +203,20 @@ def _rereader(params: dict[str, Any]) -> Callable[[], ResolvedSettings]:
     return lambda: resolve_from_click(params)
 
 
-def _resolved(reread: Callable[[], ResolvedSettings]) -> ResolvedSettings:
+def _resolved(reread: Callable[[], ResolvedSettings], *, serving: bool = False) -> ResolvedSettings:
     try:
         return reread()
     except ConfigFileError as error:
         for line in error.errors:
             click.echo(str(line), err=True)
-        sys.exit(error.exit_code)
+        code = error.exit_code
+        if serving:
+            from mlxceld.config.paths import default_state_dir
+            from mlxceld.process.permanent import end_of_start
+
+            # Which folder the settings name cannot be told; mlxctl looks into this one.
+            code = end_of_start(str(error), code, default_state_dir(), permanent=True)
+        sys.exit(code)
 
 
 def _settings_for(state_dir: Path | None) -> ResolvedSettings:

@@ -10,21 +10,27 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from mlxceld import __version__
+from mlxceld.admin.access import TcpAccess
 from mlxceld.admin.app import create_admin_app
+from mlxceld.admin.errors import error_response
 from mlxceld.api.app import create_app
+from mlxceld.api.errors import refusal
 from mlxceld.config import ResolvedSettings, Settings, Source
+from mlxceld.config.kinds import split_address
 from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
 from mlxceld.process.detach import LOG_NAME
 from mlxceld.process.exhaustion import ExhaustionHandler
-from mlxceld.process.listener import BACKLOG
+from mlxceld.process.listener import BACKLOG, local_url
 from mlxceld.process.notify import Notifier
+from mlxceld.process.permanent import end_of_start, start_went_well
+from mlxceld.process.reopen import StderrFile
 from mlxceld.process.report import PATIENCE_SECONDS, ForegroundReport, StartReport
 from mlxceld.process.watchdog import engine_moves, keep_watchdog
 from mlxceld.reload import Reloader
@@ -32,6 +38,9 @@ from mlxceld.resources import Resources, StartupError, acquire
 from mlxceld.telemetry import logging as log_setup
 from mlxceld.telemetry.metrics import Metrics
 from mlxceld.telemetry.status import EngineState
+from mlxceld.warmup import warm_files
+from mlxceld.web.hosts import HostGuard
+from mlxceld.web.runner import Runner
 
 if TYPE_CHECKING:
     from mlxceld.models.loading import LoadedModel
@@ -43,6 +52,9 @@ OPEN_FILES = 8192
 
 _FLUSH_SECONDS = 5.0
 """How long handlers may take to send the end of what the drain has cut off."""
+
+_LOG_CHECK_SECONDS = 60.0
+"""How often it is looked whether the log was rotated away."""
 
 _ENGINE_STOP_SECONDS = 15.0
 """How long the engine may take to finish the step that it is in."""
@@ -76,8 +88,10 @@ def run(
         resources = acquire(settings)
     except StartupError as error:
         log_setup.flush()
-        report.failed(str(error), error.exit_code)
-        return error.exit_code
+        permanent = error.exit_code == os.EX_CONFIG
+        code = end_of_start(str(error), error.exit_code, settings.state_dir, permanent=permanent)
+        report.failed(str(error), code)
+        return code
     try:
         _raise_file_limit()
         daemon = Daemon(resolved, resources, report, reread or (lambda: resolved))
@@ -149,7 +163,15 @@ class Daemon:
         given = {n for n, source in resolved.sources.items() if source is not Source.DEFAULT}
         self._engine = Engine(self._settings, load_model(self._settings), given=given)
         self._metrics = Metrics(lambda: self._engine.snapshot)
-        self._reloader = Reloader(resolved, resources.keys, reread, self._metrics)
+        self._reloader = Reloader(
+            resolved,
+            resources.keys,
+            reread,
+            self._metrics,
+            tokens=resources.tokens,
+            engine=self._engine,
+        )
+        self._background: set[asyncio.Task[object]] = set()
         self._in_flight = InFlight()
         self._states: asyncio.Queue[tuple[EngineState, str]] = asyncio.Queue()
         self._stopping = asyncio.Event()
@@ -171,10 +193,15 @@ class Daemon:
             self._notifier.extend(PATIENCE_SECONDS, "loading")
             self._engine.start()
             code = await self._until_ready()
+            self._go_on(self._follow_log())
             if code is None:
                 watchdog = asyncio.create_task(keep_watchdog(self._notifier, self._engine_moves))
+                if self._settings.warm_files:
+                    self._go_on(warm_files(self._engine, self._settings.warm_files))
                 code = await self._until_stopped()
                 watchdog.cancel()
+            for task in self._background:
+                task.cancel()
             await self._end_engine()
         log.info("stopped")
         return code
@@ -187,15 +214,25 @@ class Daemon:
         )
         public.middlewares.insert(0, self._in_flight.middleware)
         admin = create_admin_app(
-            self._engine, self._resolved, drain=self._drain_only, address=self._address
+            self._engine,
+            self._resolved,
+            drain=self._drain_only,
+            address=self._address,
+            access=self._admin_access(),
+            reload=self._reloader.reload,
         )
         async with contextlib.AsyncExitStack() as running:
-            for app, sockets in (
-                (admin, [self._resources.admin.listener]),
-                (public, self._resources.sockets),
+            for app, envelope, sockets in (
+                (
+                    admin,
+                    error_response,
+                    [self._resources.admin.listener, *self._resources.admin_sockets],
+                ),
+                (public, refusal, self._resources.sockets),
             ):
-                runner = web.AppRunner(
+                runner = Runner(
                     app,
+                    envelope,
                     handler_cancellation=True,
                     access_log=None,
                     shutdown_timeout=_FLUSH_SECONDS,
@@ -214,6 +251,8 @@ class Daemon:
                 self._resources.url,
                 self._resources.admin.path,
             )
+            if self._resources.admin_sockets:
+                log.info("admin API over TCP at %s", self._admin_url())
             yield
 
     async def _until_ready(self) -> int | None:
@@ -235,8 +274,9 @@ class Daemon:
             elif state is EngineState.FAILED:
                 self._notifier.status(detail)
                 log_setup.flush()
-                self._report.failed(detail, 1)
-                return 1
+                code = end_of_start(detail, 1, self._settings.state_dir, permanent=True)
+                self._report.failed(detail, code)
+                return code
 
     async def _until_stopped(self) -> int:
         """Serve until a signal comes, then drain; the exit code."""
@@ -269,6 +309,7 @@ class Daemon:
         }
         status = self._serving_status()
         log.info("%s", status, extra={"fields": fields})
+        start_went_well(self._settings.state_dir)
         self._notifier.ready(status)
         self._report.ready(self._resources.url)
 
@@ -286,13 +327,31 @@ class Daemon:
         log.info("%s: finishing %d requests, taking no more", name, self._in_flight.count)
         self._stopping.set()
 
+    async def _follow_log(self) -> None:
+        """Write to where the log is now, after it was rotated; for ever."""
+        log_file = StderrFile()
+        while log_file.path is not None:
+            await asyncio.sleep(_LOG_CHECK_SECONDS)
+            if log_file.follow():
+                log.info("the log was moved; this one is new")
+
     def _on_reload_signal(self) -> None:
         ready = self._engine.snapshot.state is EngineState.READY
         if ready:
             self._notifier.reloading()
-        self._reloader.reload("SIGHUP")
-        if ready:
-            self._notifier.ready(self._serving_status())
+
+        async def reload() -> None:
+            await self._reloader.on_signal("SIGHUP")
+            if ready:
+                self._notifier.ready(self._serving_status())
+
+        self._go_on(reload())
+
+    def _go_on(self, work: Coroutine[object, object, object]) -> None:
+        """Do something beside what the daemon is at; it ends with the daemon."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _drain_only(self) -> None:
         log.info("draining: no more requests are taken")
@@ -322,6 +381,17 @@ class Daemon:
     def _engine_moves(self) -> bool:
         period = self._notifier.watchdog_seconds or 0.0
         return engine_moves(self._engine.snapshot, time.monotonic(), period)
+
+    def _admin_access(self) -> TcpAccess | None:
+        tokens, listen_at = self._resources.tokens, self._settings.admin.listen
+        if tokens is None or listen_at is None:
+            return None
+        host, _ = split_address(listen_at)
+        return TcpAccess(tokens, HostGuard(host, self._settings.allowed_hosts, ()))
+
+    def _admin_url(self) -> str:
+        host, _ = split_address(self._settings.admin.listen or "")
+        return local_url(host, self._resources.admin_sockets)
 
     def _address(self) -> tuple[str, int]:
         return self._settings.host, int(self._resources.sockets[0].getsockname()[1])

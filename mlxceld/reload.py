@@ -1,18 +1,39 @@
-"""Reading again, in a running daemon, what may change in one: the API keys and the log level."""
+"""Reading again, in a running daemon, what may change in one."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from mlxceld.admin.reports import ReloadError, ReloadReport
+from mlxceld.admin.tokens import AdminTokens, TokenFileError
 from mlxceld.api.keys import ApiKeys, KeyFileError
 from mlxceld.config import SETTINGS, ConfigFileError, ResolvedSettings, value_of
+from mlxceld.engine.errors import EngineError
+from mlxceld.prompt_cache.reports import BudgetChange
 from mlxceld.telemetry import logging as log_setup
 from mlxceld.telemetry.audit import AuditLog
 from mlxceld.telemetry.metrics import Metrics
 
+if TYPE_CHECKING:
+    from mlxceld.engine.client import EngineClient
+
 log = logging.getLogger("mlxceld.reload")
+
+LIMITS = {
+    "prompt_cache.capacity_bytes": "capacity_bytes",
+    "prompt_cache.max_entries": "max_entries",
+    "prompt_cache.ttl": "ttl_seconds",
+    "prompt_cache.snapshot_capacity_bytes": "snapshot_capacity_bytes",
+    "prompt_cache.snapshot_max_entries": "snapshot_max_entries",
+    "prompt_cache.snapshot_ttl": "snapshot_ttl_seconds",
+}
+"""The settings that are limits of the stores, and what a resize calls them."""
+
+_RESIZE_SECONDS = 30.0
 
 
 class Reloader:
@@ -28,68 +49,126 @@ class Reloader:
         reread: Callable[[], ResolvedSettings],
         metrics: Metrics,
         *,
+        tokens: AdminTokens | None = None,
+        engine: EngineClient | None = None,
         audit: AuditLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._started_with = resolved
-        self._level = resolved.settings.log.level
+        self._in_force = resolved
         self._keys = keys
+        self._tokens = tokens
+        self._engine = engine
         self._reread = reread
         self._metrics = metrics
         self._audit = audit or AuditLog()
         self._clock = clock
 
-    def reload(self, actor: str) -> bool:
-        """Read settings and keys; with an error in either, nothing changes and False is returned.
-
-        What has changed but needs a restart is named.
-        """
+    async def on_signal(self, actor: str) -> None:
+        """Reload for nobody who waits for the answer, on record all the same."""
         began = self._clock()
-        before = after = self._state()
-        error = ""
+        outcome, changes = "ok", {}
         try:
-            resolved = self._reread()
-            self._keys.reload()
-        except (ConfigFileError, KeyFileError) as failure:
-            error = str(failure)
-            log.error("reload: %s; everything stays as it was", error)  # noqa: TRY400 - one line
-        else:
-            after = self._apply(resolved)
-        self._metrics.reload_successful = not error
+            changes = (await self.reload(actor)).applied
+        except ReloadError:
+            outcome = "invalid_config"
         self._audit.record(
             actor=actor,
             action="config.reload",
             target="daemon",
-            before=before,
-            after=after,
-            outcome="invalid_config" if error else "ok",
+            before={name: change["before"] for name, change in changes.items()},
+            after={name: change["after"] for name, change in changes.items()},
+            outcome=outcome,
             request_id=None,
             duration=self._clock() - began,
         )
-        return not error
 
-    def _apply(self, resolved: ResolvedSettings) -> dict[str, object]:
-        level = resolved.settings.log.level
-        if level != self._level:
-            log_setup.set_level(level)
-            log.info("reload: log.level %s -> %s", self._level, level)
-            self._level = level
-        log.info("reload: API keys: %s", ", ".join(self._keys.names) or "none")
-        waiting = self._need_restart(resolved)
-        if waiting:
-            log.warning("reload: changed, but needs a restart: %s", ", ".join(waiting))
-        return self._state()
+    async def reload(self, actor: str) -> ReloadReport:
+        """Read settings, keys and tokens and apply what may change.
 
-    def _state(self) -> dict[str, object]:
-        return {"log.level": self._level, "api_keys": list(self._keys.names)}
+        With an error in any of them nothing changes, and ReloadError is raised. A limit that was
+        changed at run time stays as it is unless it is another one in the file now.
+        """
+        try:
+            resolved = self._reread()
+            keys = None if self._keys.file is None else ApiKeys(self._keys.file)
+            tokens = None if self._tokens is None else AdminTokens(self._tokens.file)
+        except (ConfigFileError, KeyFileError, TokenFileError) as failure:
+            self._metrics.reload_successful = False
+            log.error("reload: %s; everything stays as it was", failure)  # noqa: TRY400 - one line
+            lines = [str(e) for e in getattr(failure, "errors", ())] or [str(failure)]
+            raise ReloadError(str(failure), lines) from failure
+        report = await self._apply(resolved)
+        if keys is not None:
+            names = list(self._keys.names)
+            self._keys.take(keys)
+            if names != list(self._keys.names):
+                report.applied["api_keys_file"] = {"before": names, "after": list(keys.names)}
+            log.info("reload: API keys: %s", ", ".join(self._keys.names))
+        if tokens is not None and self._tokens is not None and self._tokens.take(tokens):
+            report.applied["admin.token_file"] = {"before": None, "after": f"{len(tokens)} tokens"}
+        self._metrics.reload_successful = not report.refused
+        for name, change in report.applied.items():
+            log.info("reload: %s %s -> %s", name, change["before"], change["after"])
+        if report.needs_restart:
+            log.warning("reload: changed, but needs a restart: %s", ", ".join(report.needs_restart))
+        return report
 
-    def _need_restart(self, resolved: ResolvedSettings) -> list[str]:
-        """The settings whose value is another one now and that only a start reads."""
-        old, new = self._started_with.settings, resolved.settings
-        return [
-            name
-            for name, row in SETTINGS.items()
-            # The keys' file is read again in place; another file would be another setting.
-            if (not row.spec.live or name == "api_keys_file")
-            and value_of(old, name) != value_of(new, name)
-        ]
+    async def _apply(self, resolved: ResolvedSettings) -> ReloadReport:
+        report = ReloadReport()
+        changed = self._changed(resolved)
+        for name in changed:
+            if name == "log.level":
+                log_setup.set_level(resolved.settings.log.level)
+                report.applied[name] = self._step(resolved, name)
+            elif name not in LIMITS:
+                report.needs_restart[name] = self._step(resolved, name)
+        limits = [name for name in changed if name in LIMITS]
+        if limits:
+            why = await self._resize(resolved, limits)
+            for name in limits:
+                if why:
+                    report.refused[name] = why
+                else:
+                    report.applied[name] = self._step(resolved, name)
+            if why:
+                log.error("reload: %s: %s", ", ".join(limits), why)
+                return report
+        self._in_force = resolved
+        return report
+
+    async def _resize(self, resolved: ResolvedSettings, names: list[str]) -> str:
+        """Change the stores' limits; returns why not, or nothing."""
+        if self._engine is None:
+            return "there is no engine"
+        values: dict[str, Any] = {LIMITS[name]: value_of(resolved.settings, name) for name in names}
+        try:
+            future = self._engine.resize(BudgetChange(**values))
+            await asyncio.wait_for(asyncio.wrap_future(future), _RESIZE_SECONDS)
+        except EngineError as error:
+            return str(error)
+        except TimeoutError:
+            return f"the engine did not get to it in {_RESIZE_SECONDS:g} s"
+        return ""
+
+    def _changed(self, resolved: ResolvedSettings) -> list[str]:
+        """What is another value now than at the last reload, or than at the start.
+
+        The latter for what only a start reads: it stays to be done.
+        """
+        names = []
+        for name in SETTINGS:
+            live = name == "log.level" or name in LIMITS
+            old = self._in_force if live else self._started_with
+            if value_of(old.settings, name) != value_of(resolved.settings, name):
+                names.append(name)
+        return names
+
+    def _step(self, resolved: ResolvedSettings, name: str) -> dict[str, Any]:
+        row = SETTINGS[name]
+        live = name == "log.level" or name in LIMITS
+        old = self._in_force if live else self._started_with
+        return {
+            "before": row.kind.format(value_of(old.settings, name)) or None,
+            "after": row.kind.format(value_of(resolved.settings, name)) or None,
+        }

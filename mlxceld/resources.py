@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from socket import socket
 
 from mlxceld.admin.socket import AdminSocket, AdminSocketError
-from mlxceld.api.hosts import is_loopback
+from mlxceld.admin.tokens import AdminTokens, TokenFileError, create_token_file
 from mlxceld.api.keys import ApiKeys, KeyFileError
 from mlxceld.config import Settings
+from mlxceld.config.kinds import split_address
 from mlxceld.config.paths import admin_socket
 from mlxceld.process.listener import ListenError, listen, local_url
 from mlxceld.process.pidfile import AlreadyRunningError, StateLock
+from mlxceld.web.hosts import is_loopback
 
 log = logging.getLogger("mlxceld.daemon")
 
@@ -37,11 +39,13 @@ class Resources:
     sockets: list[socket]
     admin: AdminSocket
     url: str
+    admin_sockets: list[socket]
+    tokens: AdminTokens | None
 
     def release(self) -> None:
         """Let everything go, the lock last."""
         self.admin.close()
-        for sock in self.sockets:
+        for sock in (*self.sockets, *self.admin_sockets):
             sock.close()
         self.lock.release()
 
@@ -55,12 +59,7 @@ def acquire(settings: Settings) -> Resources:
         from mlxceld.models.locate import WHAT_CAN_BE_GIVEN
 
         raise StartupError(f"no model given; give --model {WHAT_CAN_BE_GIVEN}", os.EX_CONFIG)
-    if settings.admin.listen is not None:
-        raise StartupError(
-            f"admin.listen {settings.admin.listen!r}: this version serves the admin API on its"
-            " Unix socket only; leave the setting out",
-            os.EX_CONFIG,
-        )
+    tokens = _admin_tokens(settings)
     try:
         keys = ApiKeys(settings.api_keys_file)
     except KeyFileError as error:
@@ -73,6 +72,9 @@ def acquire(settings: Settings) -> Resources:
             undo.callback(lock.release)
             sockets = listen(settings.host, settings.port)
             for sock in sockets:
+                undo.callback(sock.close)
+            admin_sockets = _listen_for_admin(settings.admin.listen)
+            for sock in admin_sockets:
                 undo.callback(sock.close)
             admin = AdminSocket(admin_socket(settings))
             admin.bind()
@@ -90,7 +92,48 @@ def acquire(settings: Settings) -> Resources:
         undo.pop_all()
     url = local_url(settings.host, sockets)
     lock.publish_address(url)
-    return Resources(keys, lock, sockets, admin, url)
+    return Resources(keys, lock, sockets, admin, url, admin_sockets, tokens)
+
+
+def _admin_tokens(settings: Settings) -> AdminTokens | None:
+    """The tokens of the admin API over TCP, None without it; a missing file is made."""
+    listen_at, file = settings.admin.listen, settings.admin.token_file
+    if listen_at is None:
+        return None
+    host, _ = split_address(listen_at)
+    if not is_loopback(host.lower()):
+        raise StartupError(
+            f"admin.listen {listen_at!r}: expected a loopback address like 127.0.0.1:8485;"
+            " from another machine use ssh -L",
+            os.EX_CONFIG,
+        )
+    if file is None:
+        raise StartupError(
+            f"admin.listen {listen_at!r}: needs admin.token_file: give --admin-token-file FILE;"
+            " a file that is not there yet is made, with a new token",
+            os.EX_CONFIG,
+        )
+    try:
+        if not file.exists():
+            create_token_file(file)
+            log.info("admin.token_file: a new token was written to %s", file)
+        return AdminTokens(file)
+    except TokenFileError as error:
+        raise StartupError(f"admin.token_file: {error}", os.EX_CONFIG) from error
+    except OSError as error:
+        raise StartupError(
+            f"admin.token_file {file}: cannot be made: {error.strerror or error}", os.EX_CONFIG
+        ) from error
+
+
+def _listen_for_admin(address: str | None) -> list[socket]:
+    if address is None:
+        return []
+    host, port = split_address(address)
+    try:
+        return listen(host, port)
+    except ListenError as error:
+        raise ListenError(f"admin.listen {address!r}: {error}", error.exit_code) from error
 
 
 def _check_exposure(settings: Settings, keys: ApiKeys) -> None:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxctl.errors import CtlError, ExitCode
+from mlxctl.starting import start_hint
 
 if TYPE_CHECKING:
     import requests
 
 PREFIX = "/admin/v1"
 
-START_HINT = (
-    "start one with: mlxceld serve --model demo; or name its socket with: mlxctl --socket PATH ..."
-)
+VERSION_HEADER = "X-Mlxceld-Version"
 
 _SSE = "text/event-stream"
 
@@ -35,13 +34,26 @@ _EXIT_CODES = {
 }
 
 
+_HINTS = {
+    401: "give the file of admin.token_file with: mlxctl --token-file FILE ...",
+    501: "update the daemon; its version is shown by: mlxctl status",
+    503: "see what it is at with: mlxctl status",
+    504: "the engine may be in a long step; see: mlxctl requests list",
+}
+"""The next command to try, by the status of the refusal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the daemon's admin API is: a Unix socket, or a URL when one is given."""
+    """Where the daemon's admin API is: a Unix socket, or a URL when one is given.
+
+    ``named`` says that the caller chose it.
+    """
 
     socket: Path
     url: str | None = None
     token_file: Path | None = None
+    named: bool = False
 
     @property
     def name(self) -> str:
@@ -52,8 +64,13 @@ class Target:
 class AdminClient:
     """Sends requests to one daemon. ``timeout`` bounds each of them, in seconds."""
 
-    def __init__(self, target: Target, timeout: float) -> None:
+    def __init__(
+        self, target: Target, timeout: float, warn: Callable[[str], None] | None = None
+    ) -> None:
+        """``warn`` is told, once, that the daemon is of another version."""
         import requests
+
+        self._warn = warn
 
         self._target = target
         self._timeout = timeout
@@ -118,7 +135,7 @@ class AdminClient:
         limit = (self._timeout, max(self._timeout, _SILENCE_SECONDS)) if silence else self._timeout
         try:
             # A redirect would carry the token to wherever it points.
-            return self._session.request(
+            response = self._session.request(
                 method, url, timeout=limit, allow_redirects=False, **kwargs
             )
         except requests.Timeout:
@@ -130,6 +147,22 @@ class AdminClient:
             ) from None
         except requests.RequestException as error:
             raise self._unreachable(error) from error
+        self._compare_versions(response)
+        return response
+
+    def _compare_versions(self, response: requests.Response) -> None:
+        """Say once that the daemon is of another version, whose answers may read otherwise."""
+        theirs = response.headers.get(VERSION_HEADER)
+        if theirs is None or self._warn is None:
+            return
+        from mlxceld import __version__
+
+        if theirs != __version__:
+            self._warn(
+                f"mlxctl: warning: this is version {__version__}, and the daemon is {theirs};"
+                " restart it, or update mlxctl"
+            )
+        self._warn = None
 
     def _read(self, response: requests.Response) -> Any:
         try:
@@ -151,6 +184,7 @@ class AdminClient:
             str(error.get("message", response.reason)),
             _EXIT_CODES.get(response.status_code, ExitCode.REFUSED),
             details=error.get("details") or {},
+            hint=_HINTS.get(response.status_code, ""),
         )
 
     def _unreachable(self, error: Exception) -> CtlError:
@@ -169,7 +203,9 @@ class AdminClient:
             message = f"no daemon is running: nothing listens on {name}"
         else:
             message = f"cannot reach the daemon at {name}: {cause or error}"
-        return CtlError("unreachable", message, ExitCode.UNREACHABLE, hint=START_HINT)
+        return CtlError(
+            "unreachable", message, ExitCode.UNREACHABLE, hint=start_hint(named=self._target.named)
+        )
 
 
 def _os_error(error: BaseException) -> OSError | None:
@@ -202,14 +238,17 @@ def _checked_url(url: str) -> str:
 
 
 def _read_token(path: Path) -> str:
+    """The first token of a file, which may be the daemon's own with several and comments."""
     try:
-        token = path.read_text(encoding="ascii").strip()
+        text = path.read_text(encoding="ascii")
     except OSError as error:
         raise CtlError(
             "token_file", f"cannot read the token file {path}: {error.strerror}", ExitCode.USAGE
         ) from error
     except UnicodeDecodeError:
-        token = ""
+        text = ""
+    lines = (line.strip() for line in text.splitlines())
+    token = next((line for line in lines if line and not line.startswith("#")), "")
     if not token or not token.isprintable():
         raise CtlError(
             "token_file",

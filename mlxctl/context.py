@@ -24,12 +24,13 @@ DEFAULT_TIMEOUT = 60.0
 class Ctl:
     """One run of mlxctl. ``options`` holds the global options by name, as given.
 
-    ``sleep`` and ``clock`` are the time that waiting commands pass and read.
+    ``sleep`` and ``clock`` are the time that waiting commands pass and read; ``wall`` is Unix time.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
 
     @cached_property
     def output(self) -> Output:
@@ -41,7 +42,11 @@ class Ctl:
     @cached_property
     def client(self) -> AdminClient:
         """The daemon."""
-        return AdminClient(self.target, self.options.get("timeout") or DEFAULT_TIMEOUT)
+        return AdminClient(
+            self.target,
+            self.options.get("timeout") or DEFAULT_TIMEOUT,
+            warn=self.output.message,
+        )
 
     @property
     def target(self) -> Target:
@@ -51,6 +56,7 @@ class Ctl:
             socket=path or (default_socket() if url is None else Path()),
             url=url,
             token_file=self.options.get("token_file"),
+            named=url is not None or path is not None,
         )
 
     def confirm(self, question: str, *, yes: bool) -> None:

@@ -11,8 +11,10 @@ from typing import NoReturn
 import click
 
 from mlxctl.commands.cache import cache
+from mlxctl.commands.completion import completion
 from mlxctl.commands.config import config
 from mlxctl.commands.daemon import drain, status, wait
+from mlxctl.commands.doctor import doctor
 from mlxctl.commands.explain import explain
 from mlxctl.commands.requests import requests
 from mlxctl.commands.service import service
@@ -39,11 +41,13 @@ def cli() -> None:
     mlxctl status
     mlxctl cache stats --watch
     mlxctl cache resize --capacity 8GiB
+    mlxctl service install -- --model demo
+    mlxctl doctor
     """
 
 
 cache.add_command(explain)
-for _command in (status, wait, drain, requests, cache, trace, config, service):
+for _command in (status, wait, drain, requests, cache, trace, config, service, doctor, completion):
     cli.add_command(_command)
 
 

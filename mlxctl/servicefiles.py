@@ -50,6 +50,96 @@ WantedBy=default.target
 """
 
 
+_SYSTEM_UNIT_TEMPLATE = """\
+[Unit]
+Description=mlxceld, the background LLM service
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=300
+StartLimitBurst=5
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=5
+# A wrong setting does not become right by starting again.
+RestartPreventExitStatus=78
+# Loading a large model takes its time; the daemon asks for more while it gets on.
+TimeoutStartSec=120
+TimeoutStopSec={stop}
+WatchdogSec=60
+# A user that exists only while it runs; mlxctl needs --socket, and root.
+DynamicUser=yes
+StateDirectory=mlxceld
+StateDirectoryMode=0700
+CacheDirectory=mlxceld
+Environment=HOME=%S/mlxceld HF_HOME=%C/mlxceld
+UMask=0077
+LimitNOFILE=8192
+LimitMEMLOCK=infinity
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+RemoveIPC=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+# Not set, since MLX compiles kernels while it runs and may use a GPU:
+# MemoryDenyWriteExecute=, PrivateDevices=, ProcSubset=pid.
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def systemd_system_unit(program: str, arguments: Sequence[str], *, drain_timeout: float) -> str:
+    """The text of a unit for the whole machine, shut in as far as MLX bears it.
+
+    ``program`` is an absolute path outside of all homes, which the unit cannot see.
+    """
+    words = [_word(program), "serve", *(_word(argument) for argument in arguments)]
+    return _SYSTEM_UNIT_TEMPLATE.format(command=" ".join(words), stop=stop_seconds(drain_timeout))
+
+
+def launch_daemon_plist(
+    program: Path, arguments: Sequence[str], *, home: Path, drain_timeout: float
+) -> bytes:
+    """The property list of a LaunchDaemon, for a Mac on which nobody logs in.
+
+    It runs as the user whose home is ``home``, from the start of the machine on.
+    """
+    values = plistlib.loads(
+        launchd_plist(program, arguments, home=home, drain_timeout=drain_timeout)
+    )
+    del values["LimitLoadToSessionType"]
+    values |= {
+        "UserName": home.name,
+        "EnvironmentVariables": {"HOME": str(home)},
+        "WorkingDirectory": str(home),
+    }
+    # In a daemon of the system this key would set the limits of the whole machine.
+    del values["SoftResourceLimits"]
+    return plistlib.dumps(values, sort_keys=False)
+
+
 def launchd_plist(
     program: Path, arguments: Sequence[str], *, home: Path, drain_timeout: float
 ) -> bytes:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _REJECTS = "reject_"
 
 
-def stats_table(stats: dict[str, Any]) -> Group:
-    """The answer of ``cache/stats`` in its parts."""
+def stats_table(stats: dict[str, Any], rates: str = "") -> Group:
+    """The answer of ``cache/stats`` in its parts; ``rates`` draws the last hit rates."""
     from rich.console import Group
     from rich.padding import Padding
 
@@ -27,6 +27,8 @@ def stats_table(stats: dict[str, Any]) -> Group:
         ("Work", _work(stats)),
         ("Rejects", _rejects(stats)),
     ):
+        if title == "Work" and rates.strip():
+            rows = iter([("hit rate now", rates), *rows])
         parts += [tables.section(title), Padding(tables.key_values(rows), (0, 0, 0, 2))]
     return Group(*parts)
 

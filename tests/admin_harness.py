@@ -13,12 +13,25 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from mlxceld.admin.app import create_admin_app
+from mlxceld.admin.reports import ReloadError, ReloadReport
 from mlxceld.admin.socket import AdminSocket
 from mlxceld.config import ResolvedSettings, resolve
 from mlxceld.engine.errors import NotReadyError
+from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, ResizeReport, TraceEvent
+from mlxceld.prompt_cache.reports import (
+    Budget,
+    BudgetChange,
+    EntryList,
+    FlushReport,
+    PinReport,
+    ResizeReport,
+    TraceEvent,
+    VerifyCheck,
+    VerifyReport,
+)
 from mlxceld.prompt_cache.stats import fill
 from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
@@ -129,8 +142,29 @@ class CacheEngine:
             return self._order(lambda: FlushReport(0, 0, 0, dry_run))
         return self._order(lambda: self.store.flush(session, dry_run=dry_run))
 
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
-        return self._order(lambda: self.store.resize(changes, dry_run=dry_run))
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> Future[ResizeReport]:
+        return self._order(
+            lambda: self.store.resize(changes, dry_run=dry_run, generation=generation)
+        )
+
+    def pin(self, request: Any, *, keep: bool = True) -> Future[PinReport]:
+        tokens = as_tokens(request.tokens)
+        return self._order(lambda: self.store.pin(BUCKET, request.session, tokens, keep=keep))
+
+    def verify(self) -> Future[VerifyReport]:
+        check = VerifyCheck("adopt == cold", "pageable", True, "8 tokens")
+        return self._order(lambda: VerifyReport((check,)))
+
+    def unpin(self, digest: str) -> Future[PinReport | None]:
+        return self._order(lambda: self.store.unpin(digest))
+
+    def entries(
+        self, *, store: str = "all", session: str | None = None, limit: int | None = None
+    ) -> Future[EntryList]:
+        stores = [] if store == "snapshots" else [self.store]
+        return self._order(lambda: list_entries(stores, session=session, limit=limit))
 
     def set_trace(self, enabled: bool) -> None:
         self.trace.switch(enabled)
@@ -150,7 +184,10 @@ class CacheEngine:
         future: Future[T] = Future()
         self.orders.append(future)
         if not self.stuck:
-            future.set_result(work())
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
         return future
 
 
@@ -161,6 +198,8 @@ class LiveAdmin:
         self.engine = engine
         self.path = path
         self._resolved = resolved
+        self.reloaded = ReloadReport()
+        self.reload_problems: list[str] = []
         self.loop = asyncio.new_event_loop()
         self._up = threading.Event()
         self._stop = asyncio.Event()
@@ -176,12 +215,19 @@ class LiveAdmin:
         self._thread.join(10)
         assert not self._thread.is_alive()
 
+    async def _reload(self, actor: str) -> ReloadReport:
+        if self.reload_problems:
+            raise ReloadError("the settings are not in order", self.reload_problems)
+        return self.reloaded
+
     def _run(self) -> None:
         self.loop.run_until_complete(self._serve())
         self.loop.close()
 
     async def _serve(self) -> None:
-        app = create_admin_app(self.engine, self._resolved, drain=self.engine.drain)
+        app = create_admin_app(
+            self.engine, self._resolved, drain=self.engine.drain, reload=self._reload
+        )
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         with AdminSocket(self.path) as admin:

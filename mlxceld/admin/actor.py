@@ -9,6 +9,8 @@ from typing import Protocol
 
 from aiohttp import web
 
+from mlxceld.admin.access import FINGERPRINT
+
 # What macOS calls these; the socket module does not export them.
 _SOL_LOCAL = 0
 _LOCAL_PEERCRED = 0x001
@@ -20,7 +22,13 @@ class _HasSocketOptions(Protocol):
 
 
 def actor_of(request: web.Request) -> str:
-    """The caller's name in the audit log: ``uid:501``, or ``unknown`` where no one vouches."""
+    """The caller's name in the audit log: ``uid:501``, ``token:4f2a91c0`` or ``unknown``.
+
+    The last where no one vouches: the token's digits are of its digest.
+    """
+    fingerprint = request.get(FINGERPRINT)
+    if fingerprint is not None:
+        return f"token:{fingerprint}"
     transport = request.transport
     peer = transport.get_extra_info("socket") if transport is not None else None
     uid = peer_uid(peer) if peer is not None and peer.family == socket.AF_UNIX else None

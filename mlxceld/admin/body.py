@@ -1,109 +1,92 @@
-"""The JSON object of a mutation, read field by field with an error for each that is wrong."""
+"""The JSON object of a mutation, as a model, or an error about the first field that is wrong."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
-from collections.abc import Collection
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from aiohttp import web
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from mlxceld.admin.errors import AdminError
+from mlxceld.admin.schemas import AdminBody
 
 BODY_LIMIT = 64 * 1024
-"""The largest request body, in bytes."""
+"""The largest request body, in bytes; a prompt to warm may have :data:`WARM_LIMIT`."""
 
-_LARGEST = 2**63 - 1
+WARM_LIMIT = 32 * 2**20
 
-
-class Body:
-    """The fields of a request; reading one checks it. A missing or null field reads as None."""
-
-    def __init__(self, values: dict[str, Any], known: Collection[str]) -> None:
-        for name in values:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                fields = ", ".join(sorted(known)) or "none"
-                raise AdminError(
-                    400, f"unknown field {name!r}; the fields are: {fields}{hint}", field=name
-                )
-        self._values = values
-
-    def integer(self, name: str, *, minimum: int = 0) -> int | None:
-        """A whole number from ``minimum``."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            self._refuse(name, value, f"a whole number from {minimum}")
-        if not minimum <= value <= _LARGEST:
-            self._refuse(name, value, f"a whole number from {minimum} to {_LARGEST}")
-        return value
-
-    def seconds(self, name: str) -> float | None:
-        """A number of seconds from 0."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self._refuse(name, value, "a number of seconds from 0")
-        if not 0 <= value <= _LARGEST or math.isnan(value):
-            self._refuse(name, value, f"a number of seconds from 0 to {_LARGEST}")
-        return float(value)
-
-    def boolean(self, name: str) -> bool | None:
-        """true or false."""
-        value = self._values.get(name)
-        if value is not None and not isinstance(value, bool):
-            self._refuse(name, value, "true or false")
-        return value
-
-    def text(self, name: str) -> str | None:
-        """A string that is not empty."""
-        value = self._values.get(name)
-        if value is not None and (not isinstance(value, str) or not value):
-            self._refuse(name, value, "a string that is not empty")
-        return value
-
-    def value(self, name: str) -> Any:
-        """Whatever was sent, for the caller to check."""
-        return self._values.get(name)
-
-    def choice(self, name: str, choices: Collection[str]) -> str | None:
-        """One of a few strings."""
-        value = self._values.get(name)
-        if value is not None and (not isinstance(value, str) or value not in choices):
-            self._refuse(name, value, "one of " + ", ".join(choices))
-        return value
-
-    @staticmethod
-    def _refuse(name: str, value: object, expected: str) -> NoReturn:
-        shown = json.dumps(value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise AdminError(
-            400, f"{name} is {shown}, expected {expected}", field=name, expected=expected
-        )
+M = TypeVar("M", bound=AdminBody)
 
 
-async def read_body(request: web.Request, known: Collection[str]) -> Body:
+async def read_body(request: web.Request, kind: type[M]) -> M:
     """The request's JSON object; no body at all reads as an object without fields."""
     raw = await request.read()
-    if not raw:
-        return Body({}, known)
-    try:
-        value = json.loads(raw, parse_constant=_no_constant)
-    except RecursionError:
-        raise AdminError(400, "the body is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise AdminError(400, "the body is not UTF-8") from None
-    except ValueError as error:
-        raise AdminError(400, f"the body is not JSON: {error}") from None
+    value: object = {}
+    if raw:
+        try:
+            value = json.loads(raw, parse_constant=_no_constant)
+        except RecursionError:
+            raise AdminError(400, "the body is nested too deeply") from None
+        except UnicodeDecodeError:
+            raise AdminError(400, "the body is not UTF-8") from None
+        except ValueError as error:
+            raise AdminError(400, f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise AdminError(400, f"the body is a JSON {_kind(value)}, expected an object")
-    return Body(value, known)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        # What is unknown is told first: it is often what another field was meant to be.
+        found.sort(key=lambda item: item["type"] != "extra_forbidden")
+        _refuse(kind, found[0])
+    except RecursionError:
+        raise AdminError(400, "the body is nested too deeply") from None
+
+
+def _refuse(kind: type[AdminBody], error: ErrorDetails) -> NoReturn:
+    name = ".".join(str(part) for part in error["loc"])
+    known = sorted(kind.model_fields)
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        fields = ", ".join(known) or "none"
+        raise AdminError(400, f"unknown field {name!r}; the fields are: {fields}{hint}", field=name)
+    expected = _expectation(error)
+    if error["type"] == "missing":
+        raise AdminError(
+            400, f"{name} is missing, expected {expected}", field=name, expected=expected
+        )
+    shown = json.dumps(error["input"], default=str)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    raise AdminError(400, f"{name} is {shown}, expected {expected}", field=name, expected=expected)
+
+
+def _expectation(error: ErrorDetails) -> str:
+    limits = error.get("ctx", {})
+    match error["type"]:
+        case "missing":
+            return "a value"
+        case "bool_type":
+            return "true or false"
+        case "int_type" | "int_from_float" | "int_parsing_size":
+            return "a whole number from 0"
+        case "float_type" | "finite_number":
+            return "a number of seconds from 0"
+        case "greater_than_equal":
+            return f"a number from {limits['ge']}"
+        case "less_than_equal":
+            return f"a number from 0 to {limits['le']}"
+        case "string_type" | "string_too_short":
+            return "a string that is not empty"
+        case "too_short":
+            return "a list that is not empty"
+        case "literal_error":
+            return f"one of {limits['expected']}"
+    return error["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -11,10 +11,10 @@ from mlxceld.admin.context import CONTEXT
 from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import Change, ask_engine, mutation
 from mlxceld.admin.newest_rejects import newest_rejects
+from mlxceld.admin.schemas import BudgetPatch, FlushOrder
 from mlxceld.prompt_cache.key import session_hash
-from mlxceld.prompt_cache.reports import BudgetChange
+from mlxceld.prompt_cache.reports import BudgetChange, GenerationConflictError
 
-STORES = ("all", "kv", "snapshots")
 BUDGET_FIELDS = tuple(field.name for field in fields(BudgetChange))
 
 
@@ -28,20 +28,19 @@ async def get_stats(request: web.Request) -> web.Response:
 async def patch_budget(request: web.Request, change: Change) -> web.Response:
     """Change the live limits until the daemon restarts."""
     context = request.app[CONTEXT]
-    body = await read_body(request, (*BUDGET_FIELDS, "dry_run"))
-    changes = BudgetChange(
-        capacity_bytes=body.integer("capacity_bytes"),
-        max_entries=body.integer("max_entries"),
-        ttl_seconds=body.seconds("ttl_seconds"),
-        snapshot_capacity_bytes=body.integer("snapshot_capacity_bytes"),
-        snapshot_max_entries=body.integer("snapshot_max_entries"),
-        snapshot_ttl_seconds=body.seconds("snapshot_ttl_seconds"),
-    )
-    change.dry_run = body.boolean("dry_run") or False
+    body = await read_body(request, BudgetPatch)
+    changes = BudgetChange(**{name: getattr(body, name) for name in BUDGET_FIELDS})
+    change.dry_run = bool(body.dry_run)
     if changes == BudgetChange():
         raise AdminError(400, "nothing to change: give at least one of " + ", ".join(BUDGET_FIELDS))
     engine = context.engine
-    report = await ask_engine(context, lambda: engine.resize(changes, dry_run=change.dry_run))
+    try:
+        report = await ask_engine(
+            context,
+            lambda: engine.resize(changes, dry_run=change.dry_run, generation=body.generation),
+        )
+    except GenerationConflictError as error:
+        raise AdminError(409, str(error), field="generation", generation=error.current) from None
     change.before, change.after = asdict(report.before), asdict(report.after)
     return web.json_response({**asdict(report), "persistent": False})
 
@@ -50,10 +49,9 @@ async def patch_budget(request: web.Request, change: Change) -> web.Response:
 async def post_flush(request: web.Request, change: Change) -> web.Response:
     """Drop entries; what running requests still use is freed when they end."""
     context = request.app[CONTEXT]
-    body = await read_body(request, ("store", "session", "dry_run"))
-    store = body.choice("store", STORES) or "all"
-    session = body.text("session")
-    change.dry_run = body.boolean("dry_run") or False
+    body = await read_body(request, FlushOrder)
+    store, session = body.store or "all", body.session
+    change.dry_run = bool(body.dry_run)
     change.target = f"cache/{store}"
     if session is not None:
         # Given as a hash already, it is shown hashed once more: the audit log holds no raw key.

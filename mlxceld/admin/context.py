@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from mlxceld.admin.reports import ReloadReport
 from mlxceld.config import ResolvedSettings
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ class AdminContext:
     ``drain`` stops the intake of requests; ``address`` tells where the public API listens.
     ``monotonic`` is a clock in seconds; ``started`` is when the daemon did, on it and in Unix time.
     ``command_timeout`` bounds the wait for the engine to come between two steps, in seconds.
+    ``reload`` reads the settings again for a caller of that name; it raises ReloadError, and then
+    nothing is changed. ``background`` holds what goes on after its answer.
     """
 
     engine: EngineClient
@@ -33,6 +37,8 @@ class AdminContext:
     started_monotonic: float
     started_unix: float
     command_timeout: float
+    reload: Callable[[str], Awaitable[ReloadReport]] | None = None
+    background: set[asyncio.Task[Any]] = field(default_factory=set)
 
 
 CONTEXT: web.AppKey[AdminContext] = web.AppKey("admin_context", AdminContext)

@@ -9,12 +9,16 @@ from aiohttp import web
 
 _CODES = {
     400: "invalid_request",
+    401: "not_authorised",
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
     409: "conflict",
     413: "body_too_large",
     415: "unsupported_media_type",
+    422: "invalid_config",
+    429: "queue_full",
+    501: "not_implemented",
     503: "not_ready",
     504: "timed_out",
 }

@@ -14,7 +14,8 @@ from mlxceld.admin.body import read_body
 from mlxceld.admin.context import CONTEXT
 from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import ask_engine, require_json
-from mlxceld.admin.prompt_body import PROMPT_FIELDS, PromptBody, read_prompt
+from mlxceld.admin.prompt_body import PromptBody, read_prompt
+from mlxceld.admin.schemas import ExplainOrder
 from mlxceld.engine.errors import NotReadyError
 from mlxceld.engine.request import ANONYMOUS_SESSION
 from mlxceld.models.errors import ChatTemplateError
@@ -44,11 +45,11 @@ async def post_explain(request: web.Request) -> web.Response:
     require_json(request)
     limit = context.resolved.settings.max_body
     try:
-        body = await read_body(request.clone(client_max_size=limit), (*PROMPT_FIELDS, "session"))
+        body = await read_body(request.clone(client_max_size=limit), ExplainOrder)
     except web.HTTPRequestEntityTooLarge:
         raise AdminError(413, f"the body is larger than {limit} bytes", limit=limit) from None
     prompt = read_prompt(body)
-    session = body.text("session") or ANONYMOUS_SESSION
+    session = body.session or ANONYMOUS_SESSION
     try:
         codec = context.engine.text
     except NotReadyError as error:

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from mlxceld.admin.body import BODY_LIMIT
+from mlxceld import __version__
+from mlxceld.admin.body import BODY_LIMIT, WARM_LIMIT
 from mlxceld.admin.context import REQUEST_ID
 from mlxceld.admin.errors import AdminError, error_response
 
@@ -29,6 +30,7 @@ async def request_ids(request: web.Request, handler: Handler) -> web.StreamRespo
     response = await handler(request)
     response.headers[_ID_HEADER] = request[REQUEST_ID]
     response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Mlxceld-Version"] = __version__
     return response
 
 
@@ -38,10 +40,15 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except AdminError as error:
-        return error_response(error.status, str(error), code=error.code, details=error.details)
-    except web.HTTPRequestEntityTooLarge:
+        # The header that RFC 9110 wants of a 401.
+        headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
         return error_response(
-            413, f"the body is larger than {BODY_LIMIT} bytes", details={"limit": BODY_LIMIT}
+            error.status, str(error), code=error.code, details=error.details, headers=headers
+        )
+    except web.HTTPRequestEntityTooLarge:
+        limit = WARM_LIMIT if request.path.endswith("/cache/warm") else BODY_LIMIT
+        return error_response(
+            413, f"the body is larger than {limit} bytes", details={"limit": limit}
         )
     except web.HTTPMethodNotAllowed as error:
         allowed = sorted(error.allowed_methods)

@@ -7,22 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
-from mlxceld.admin.body import Body
 from mlxceld.admin.errors import AdminError
+from mlxceld.admin.schemas import ExplainOrder
 from mlxceld.engine.request import RAW_PROMPT_SIGNATURE
 
 if TYPE_CHECKING:
     from mlxceld.models.text import TextCodec
-
-PROMPT_FIELDS = (
-    "messages",
-    "prompt",
-    "tools",
-    "tool_choice",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-)
 
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
 """What of a message the chat template gets to see, as in the public API."""
@@ -85,27 +75,27 @@ class PromptBody:
         yield "raw_prompt", replace(self, messages=None)
 
 
-def read_prompt(body: Body) -> PromptBody:
+def read_prompt(body: ExplainOrder) -> PromptBody:
     """The prompt of a body; raises AdminError where there is none, or two."""
-    messages, prompt = body.value("messages"), body.value("prompt")
+    messages, prompt = body.messages, body.prompt
     if (messages is None) == (prompt is None):
         found = "neither is" if messages is None else "both are"
         raise AdminError(
             400, f"{found} given, expected one of messages and prompt", field="messages"
         )
-    tools = body.value("tools")
+    tools = body.tools
     if tools is not None and not _objects(tools):
         raise AdminError(400, "tools is not a list of objects", field="tools")
-    kwargs = body.value("chat_template_kwargs")
+    kwargs = body.chat_template_kwargs
     if kwargs is not None and not isinstance(kwargs, dict):
         raise AdminError(400, "chat_template_kwargs is not an object", field="chat_template_kwargs")
-    continued = body.boolean("continue_final_message") or False
-    generation_prompt = body.boolean("add_generation_prompt")
+    continued = body.continue_final_message or False
+    generation_prompt = body.add_generation_prompt
     return PromptBody(
         messages=None if messages is None else _messages(messages),
         prompt="" if prompt is None else _raw(prompt),
         tools=tools or None,
-        tool_choice=body.value("tool_choice"),
+        tool_choice=body.tool_choice,
         template_kwargs=kwargs,
         add_generation_prompt=not continued if generation_prompt is None else generation_prompt,
         continue_final_message=continued,

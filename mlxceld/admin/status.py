@@ -9,9 +9,11 @@ from typing import Any
 from aiohttp import web
 
 from mlxceld import __version__
+from mlxceld.admin.body import read_body
 from mlxceld.admin.context import CONTEXT, AdminContext
 from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import Change, mutation
+from mlxceld.admin.schemas import NoFields
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
 _CACHE_SUMMARY = (
@@ -104,6 +106,7 @@ async def delete_request(request: web.Request, change: Change) -> web.Response:
 async def post_drain(request: web.Request, change: Change) -> web.Response:
     """Take no more requests; those accepted run on."""
     context = request.app[CONTEXT]
+    await read_body(request, NoFields)
     snapshot = context.engine.snapshot
     change.before = snapshot.state.value
     context.drain()

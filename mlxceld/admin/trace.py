@@ -8,8 +8,9 @@ from aiohttp import web
 
 from mlxceld.admin.body import read_body
 from mlxceld.admin.context import CONTEXT
-from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import Change, mutation
+from mlxceld.admin.query import Query
+from mlxceld.admin.schemas import TraceSwitch
 from mlxceld.prompt_cache.trace import RING_EVENTS
 
 
@@ -27,21 +28,15 @@ async def get_trace(request: web.Request) -> web.Response:
 
 def tail_length(request: web.Request, *, default: int) -> int:
     """How many of the last events a query asks for; raises AdminError."""
-    text = request.query.get("n", str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= RING_EVENTS):
-        raise AdminError(
-            400, f"n is {text!r}, expected a whole number from 0 to {RING_EVENTS}", field="n"
-        )
-    return int(text)
+    number = Query(request, ("n",)).integer("n", 0, RING_EVENTS)
+    return default if number is None else number
 
 
 @mutation("trace.set", "trace")
 async def put_trace(request: web.Request, change: Change) -> web.Response:
     """Switch the trace's log lines; the last events are kept either way."""
     engine = request.app[CONTEXT].engine
-    enabled = (await read_body(request, ("enabled",))).boolean("enabled")
-    if enabled is None:
-        raise AdminError(400, "enabled is missing, expected true or false", field="enabled")
+    enabled = (await read_body(request, TraceSwitch)).enabled
     change.before, change.after = engine.snapshot.trace_enabled, enabled
     engine.set_trace(enabled)
     return web.json_response({"enabled": enabled})

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mlxceld.api import cache_stats, health, metrics, middleware, tokenize
+from mlxceld.api import cache_stats, health, metrics, middleware, openapi, tokenize
 from mlxceld.api.anthropic import messages
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
-from mlxceld.api.hosts import HostGuard
 from mlxceld.api.openai import chat, completions, models
 from mlxceld.api.responses import routes as responses
 from mlxceld.api.responses.store import ResponseStore
+from mlxceld.web.hosts import HostGuard
 
 if TYPE_CHECKING:
     from mlxceld.api.keys import ApiKeys
@@ -67,6 +67,7 @@ def create_app(
     )
     app[responses.STORE] = ResponseStore(settings.responses.capacity_bytes)
     app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
+    app[openapi.DOCUMENT] = {}
     app.on_response_prepare.append(middleware.add_headers)
     app.cleanup_ctx.append(_worker)
     app.add_routes(
@@ -87,6 +88,7 @@ def create_app(
             web.get("/livez", health.get_livez),
             web.get("/readyz", health.get_readyz),
             web.get("/health", health.get_health),
+            web.get(openapi.PATH, openapi.get_openapi),
         ]
     )
     return app

@@ -95,6 +95,11 @@ def invalid(param: str | None, message: str, *, code: str | None = None) -> ApiE
     return ApiError(400, message, param=param, code=code)
 
 
+def refusal(status: int, message: str) -> web.Response:
+    """A refusal of what did not get as far as a route."""
+    return ApiError(status, message, code="bad_request" if status < 500 else None).response()
+
+
 def not_ready(message: str) -> ApiError:
     """A 503 that asks to come back."""
     return ApiError(

@@ -51,6 +51,15 @@ class ApiKeys:
         """The names of the valid keys, in the file's order."""
         return tuple(self._digests)
 
+    @property
+    def file(self) -> Path | None:
+        """Where the keys are from."""
+        return self._file
+
+    def take(self, other: ApiKeys) -> None:
+        """Let the keys of another reading of the file be the valid ones."""
+        self._digests = other._digests
+
     def reload(self) -> None:
         """Read the file again; on KeyFileError the keys stay as they were."""
         if self._file is not None:

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID
 from mlxceld.api.errors import ANTHROPIC, ApiError, dialect_of, from_engine, internal_error
-from mlxceld.api.hosts import HostGuard
 from mlxceld.engine.errors import EngineError
+from mlxceld.web.hosts import HostGuard
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

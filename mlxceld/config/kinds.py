@@ -333,6 +333,12 @@ class AddressKind(Kind["str | None"]):
         return "" if value is None else value
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of an :class:`AddressKind`, an IPv6 host without its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 class OnlyOneKind(Kind[bool]):
     """A switch that only the literal ``1`` turns on, as the environment's trace variable."""
 

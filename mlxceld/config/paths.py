@@ -19,6 +19,9 @@ APP = "mlxceld"
 CONFIG_NAME = "mlxceld.yaml"
 SOCKET_NAME = "admin.sock"
 
+FAILURE_NAME = "last-failure.json"
+"""What a start that failed leaves in the state folder, and one that went well removes."""
+
 SOCKET_PATH_LIMIT = 103 if sys.platform == "darwin" else 107
 """The longest path that a Unix socket's address holds, without its final NUL (unix(4), unix(7))."""
 
@@ -45,6 +48,11 @@ def default_state_dir(environ: Mapping[str, str] | None = None) -> Path:
     user = environ.get("XDG_STATE_HOME")
     base = Path(user) if user and Path(user).is_absolute() else _home(environ) / ".local/state"
     return base / APP
+
+
+def failure_file(state_dir: Path) -> Path:
+    """Where a start that failed says why."""
+    return state_dir / FAILURE_NAME
 
 
 def admin_socket(settings: Settings) -> Path:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from mlxceld.config import paths
-from mlxceld.config.spec import NO_EFFECT
 from mlxceld.config.table import SETTINGS, Setting, Settings
 from mlxceld.config.yamlfile import ConfigFileError, read_file
 
@@ -91,8 +90,6 @@ def resolve(
             values[name], sources[name] = row.default, Source.DEFAULT
             if name == "state_dir":
                 values[name] = paths.default_state_dir(environ)
-        if row.spec.caveat == NO_EFFECT and values[name] != row.default:
-            warnings.append(f"{name} is set, but has no effect in this version")
         values[name] = _absolute(name, values[name], base)
     settings = cast(Settings, _build(Settings(), values, ""))
     return ResolvedSettings(settings, sources, tuple(notes), tuple(warnings), file)

@@ -9,9 +9,6 @@ from mlxceld.config.kinds import Kind
 
 T = TypeVar("T")
 
-NO_EFFECT = "Without effect in this version."
-"""The caveat of a setting whose name is settled and that nothing acts on."""
-
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -25,7 +22,6 @@ class Spec:
     env_kind: Kind[Any] | None = None
     default_text: str = ""
     live: bool = False
-    caveat: str = ""
 
 
 def setting(
@@ -39,14 +35,12 @@ def setting(
     env_kind: Kind[Any] | None = None,
     default_text: str = "",
     live: bool = False,
-    caveat: str = "",
 ) -> T:
     """Declare a setting.
 
     ``flags`` replace the flag that follows from the name; ``env_aliases`` are further variable
     names; ``env_kind`` reads the environment where it differs; ``default_text`` says what the
-    default comes to; ``live`` settings are re-read while the daemon runs; ``caveat`` is a
-    sentence on where this version falls short of ``help``.
+    default comes to; ``live`` settings are re-read while the daemon runs.
     """
-    spec = Spec(kind, help, section, flags, env_aliases, env_kind, default_text, live, caveat)
+    spec = Spec(kind, help, section, flags, env_aliases, env_kind, default_text, live)
     return field(default=default, metadata={"setting": spec})

@@ -13,7 +13,7 @@ from typing import Any, cast, get_type_hints
 
 from mlxceld.config import kinds
 from mlxceld.config.kinds import Kind
-from mlxceld.config.spec import NO_EFFECT, Spec, setting
+from mlxceld.config.spec import Spec, setting
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "console", "json")
@@ -41,14 +41,14 @@ class AdminSettings:
         help="Also serve the admin API on this loopback address; needs admin.token_file.",
         section="Admin API",
         default_text="off",
-        caveat="This version refuses it.",
     )
     token_file: Path | None = setting(
         kinds.PathKind(),
         default=None,
-        help="File with the bearer tokens of the admin API, one a line; not readable by others.",
+        help="File with the bearer tokens of the admin API, one a line; not readable by others."
+        " Made, with a new token, where it is missing; re-read on SIGHUP.",
         section="Admin API",
-        caveat=NO_EFFECT,
+        live=True,
     )
 
 
@@ -99,18 +99,21 @@ class PromptCacheSettings:
         default=2 * 2**30,
         help="Memory for stored prefixes; 0 disables their store.",
         section="Prompt cache",
+        live=True,
     )
     max_entries: int = setting(
         kinds.IntKind(0, 10**9, zero_words=True),
         default=1024,
         help="Most stored prefixes; 0 disables their store.",
         section="Prompt cache",
+        live=True,
     )
     ttl: float = setting(
         kinds.DurationKind(),
         default=3600.0,
         help="How long a stored prefix may stay unused; 0 is for ever.",
         section="Prompt cache",
+        live=True,
     )
     min_prefix: int = setting(
         kinds.IntKind(1, 10**9),
@@ -123,18 +126,21 @@ class PromptCacheSettings:
         default=512 * 2**20,
         help=f"Memory for state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
+        live=True,
     )
     snapshot_max_entries: int = setting(
         kinds.IntKind(0, 10**9, zero_words=True),
         default=4096,
         help=f"Most state snapshots; 0 disables their store. {_SIZING}",
         section="Prompt cache",
+        live=True,
     )
     snapshot_ttl: float = setting(
         kinds.DurationKind(),
         default=7200.0,
         help=f"How long a state snapshot may stay unused; 0 is for ever. {_SIZING}",
         section="Prompt cache",
+        live=True,
     )
     prefetch: str = setting(
         kinds.ChoiceKind(("on", "off", "auto")),
@@ -306,9 +312,8 @@ class Settings:
     warm_files: tuple[Path, ...] = setting(
         kinds.PathsKind(),
         default=(),
-        help="A file with a prompt to prefill and keep at the start (repeatable).",
+        help="A file with a prompt to prefill and pin at the start (repeatable).",
         section="Prompt cache",
-        caveat=NO_EFFECT,
     )
     volatile_heads: bool = setting(
         kinds.BoolKind(),
@@ -340,8 +345,8 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """What it does, and where this version falls short of that."""
-        return f"{self.spec.help} {self.spec.caveat}".rstrip()
+        """What it does."""
+        return self.spec.help
 
     @property
     def optional(self) -> bool:

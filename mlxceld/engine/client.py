@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from mlxceld.prompt_cache.explain import ExplainReport
     from mlxceld.prompt_cache.reports import (
         BudgetChange,
+        EntryList,
         FlushReport,
+        PinReport,
         ResizeReport,
         TraceEvent,
         VerifyReport,
@@ -54,8 +56,27 @@ class EngineClient(Protocol):
     ) -> Future[FlushReport]:
         """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
 
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
-        """Change the live budgets between two steps, evicting down to them at once."""
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> Future[ResizeReport]:
+        """Change the live budgets between two steps, evicting down to them at once.
+
+        Fails with GenerationConflictError where ``generation`` is given and is not the budget's.
+        """
+
+    def pin(self, request: GenerationRequest, *, keep: bool = True) -> Future[PinReport]:
+        """Keep the prompt of a request that has ended; fails with PinError if it is not stored.
+
+        With ``keep`` off it is only found.
+        """
+
+    def unpin(self, digest: str) -> Future[PinReport | None]:
+        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
+
+    def entries(
+        self, *, store: str = "all", session: str | None = None, limit: int | None = None
+    ) -> Future[EntryList]:
+        """List what is stored, the newest uses first; ``session`` is a raw key or its hash."""
 
     def verify(self) -> Future[VerifyReport]:
         """Check, between two steps, that what is adopted goes on as if it had been computed.

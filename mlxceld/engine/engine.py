@@ -18,16 +18,20 @@ from mlxceld.engine import power
 from mlxceld.engine.admission import token_limit
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
+from mlxceld.engine.orders import pin_in, stores_of
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
 from mlxceld.prompt_cache.explain import Explainer, ExplainReport, explain
+from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import (
     Budget,
     BudgetChange,
+    EntryList,
     FlushReport,
+    PinReport,
     ResizeReport,
     TraceEvent,
     VerifyReport,
@@ -255,17 +259,57 @@ class Engine:
 
         return self.call(work)
 
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Future[ResizeReport]:
-        """Change the live budgets between two steps, evicting down to them at once."""
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> Future[ResizeReport]:
+        """Change the live budgets between two steps, evicting down to them at once.
+
+        Fails with GenerationConflictError where ``generation`` is given and is not the budget's.
+        """
 
         def work() -> ResizeReport:
             core, reuse = self._paused()
-            report = reuse.store.resize(changes, dry_run=dry_run)
+            report = reuse.store.resize(changes, dry_run=dry_run, generation=generation)
             if reuse.snapshots is not None:
                 report = report.plus(reuse.snapshots.resize(changes, dry_run=dry_run))
             core.give_back()
             self._publish(force=True)
             return report
+
+        return self.call(work)
+
+    def entries(
+        self, *, store: str = "all", session: str | None = None, limit: int | None = None
+    ) -> Future[EntryList]:
+        """List what is stored, the newest uses first, as it is between two steps."""
+
+        def work() -> EntryList:
+            stores = stores_of(self._loaded_reuse(), store)
+            return list_entries(stores, session=session, limit=limit)
+
+        return self.call(work)
+
+    def pin(self, request: GenerationRequest, *, keep: bool = True) -> Future[PinReport]:
+        """Keep the prompt of a request that has ended; fails with PinError if it is not stored.
+
+        With ``keep`` off it is only found.
+        """
+
+        def work() -> PinReport:
+            reuse, model = self._loaded_reuse(), self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            bucket = Bucket(model.status.id, request.template_signature)
+            return pin_in(stores_of(reuse, "all"), bucket, request, keep=keep)
+
+        return self.call(work)
+
+    def unpin(self, digest: str) -> Future[PinReport | None]:
+        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
+
+        def work() -> PinReport | None:
+            found = (store.unpin(digest) for store in stores_of(self._loaded_reuse(), "all"))
+            return next((report for report in found if report is not None), None)
 
         return self.call(work)
 
@@ -397,6 +441,7 @@ class Engine:
             elif prefetcher.pending:
                 # One chunk, and then whoever has come meanwhile goes first.
                 prefetcher.step()
+                worked_at = self._clock()
             else:
                 if self._sweep():
                     core.give_back()

@@ -256,6 +256,8 @@ class PagedReuse:
             held=sequence.table,
             seq_id=sequence.seq_id,
             client=sequence.request.client,
+            # Only the early donation of a prompt goes without a record of its refusal.
+            origin="completion" if record_refusal else "prompt",
             record_refusal=record_refusal,
         )
 

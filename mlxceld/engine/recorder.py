@@ -57,6 +57,9 @@ class Recorder:
         reached = len(sequence.prompt) if whole else sequence.prefilled
         if not reached:
             return
+        if sequence.request.background:
+            self.background_tokens_computed += reached - sequence.cached
+            return
         self.prompt_tokens += reached
         self.prompt_tokens_reused += sequence.cached
         if self._decided.entry_of(sequence.seq_id) not in (None, *PREFIX_KINDS):
@@ -66,6 +69,8 @@ class Recorder:
     def account_token(self, sequence: Sequence, now: float) -> None:
         """Count a generated token, and time it from the one before or from the submission."""
         self.tokens_generated += 1
+        if sequence.request.background:
+            return
         if sequence.last_token_at is None:
             self.observe("time_to_first_token_seconds", now - sequence.submitted_at)
         else:
@@ -76,18 +81,11 @@ class Recorder:
         """Record the end of a request: counters, histograms and what its log line will say."""
         request, usage = sequence.request, sequence.usage()
         self.account_prefill(sequence)
-        self.completion_tokens += usage.completion_tokens
         self.ended += 1
         self.ended_well += not error
-        self._outcomes[request.endpoint, outcome] += 1
         queued, prefill, decode = spans(sequence, now)
-        for name, seconds in (
-            ("request_queue_seconds", queued),
-            ("request_prefill_seconds", prefill),
-            ("request_decode_seconds", decode),
-            ("request_seconds", now - sequence.submitted_at),
-        ):
-            self.observe(name, seconds)
+        if not request.background:
+            self._count(sequence, outcome, now)
         fields: dict[str, object] = {
             "id": request.id,
             "seq_id": sequence.seq_id,
@@ -118,6 +116,18 @@ class Recorder:
             fields["adopt_reject"] = decided.adopt_reject
             fields["donate_reject"] = decided.donate_reject
             _request_log.info("request", extra={"fields": fields})
+
+    def _count(self, sequence: Sequence, outcome: str, now: float) -> None:
+        self.completion_tokens += sequence.usage().completion_tokens
+        self._outcomes[sequence.request.endpoint, outcome] += 1
+        queued, prefill, decode = spans(sequence, now)
+        for name, seconds in (
+            ("request_queue_seconds", queued),
+            ("request_prefill_seconds", prefill),
+            ("request_decode_seconds", decode),
+            ("request_seconds", now - sequence.submitted_at),
+        ):
+            self.observe(name, seconds)
 
     def mean_request_seconds(self) -> float:
         """The mean time from submission to the end, 0 if none has ended."""

@@ -63,6 +63,7 @@ class GenerationRequest:
     there then, and returns at once.
     ``constraint`` decides which tokens may come, and belongs to this sequence alone.
     ``shown_tokens`` are special tokens whose names are to be part of the text.
+    What is of the ``background`` is the daemon's own work, and counts as nobody's request.
     """
 
     id: str
@@ -74,6 +75,7 @@ class GenerationRequest:
     endpoint: str = "completions"
     stream: bool = False
     timeout: float = 0.0
+    background: bool = False
     boundaries: tuple[Boundary, ...] = ()
     keeps: Callable[[Sequence[int]], int] | None = None
     after: Callable[[str], None] | None = None

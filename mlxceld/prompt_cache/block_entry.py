@@ -46,6 +46,8 @@ class BlockEntry:
     last_used: float
     hits: int = 0
     client: str | None = None
+    origin: str = "completion"
+    pins: int = 0
 
 
 @dataclass(frozen=True, slots=True)

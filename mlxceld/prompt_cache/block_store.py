@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mlxceld.prompt_cache.block_entry import BlockEntry, Blocks, ChainStats, Match, Seal
 from mlxceld.prompt_cache.block_hash import Chain, extend_chain
+from mlxceld.prompt_cache.deferred import held_elsewhere
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget
+from mlxceld.prompt_cache.reports import Budget, EntryReport
 from mlxceld.prompt_cache.trace import EventSink
 
 
@@ -156,6 +157,7 @@ class BlockStore(Ledger[BlockEntry]):
         held: Sequence[int] = (),
         seq_id: int | None = None,
         client: str | None = None,
+        origin: str = "completion",
         record_refusal: bool = True,
     ) -> RejectReason | None:
         """Store a prefix; returns why not, or None when it is stored.
@@ -169,6 +171,8 @@ class BlockStore(Ledger[BlockEntry]):
         """
         ids = as_tokens(tokens)
         reason = self._refusal(len(ids))
+        if reason is None and not self._fits_beside_pins(bucket, ids):
+            reason = RejectReason.OVERSIZED
 
         def refuse(why: RejectReason) -> RejectReason:
             if record_refusal:
@@ -186,9 +190,10 @@ class BlockStore(Ledger[BlockEntry]):
             return refuse(RejectReason.LAYOUT_CONSTRAINTS)
         hashes = self._chain(bucket, ids)
         old = self._replace(bucket, ids, session)
-        hits = old.hits if old is not None else 0
+        hits, pins = (old.hits, old.pins) if old is not None else (0, 0)
         now = self._clock()
         entry = BlockEntry(bucket, session, ids, table, hashes, now, now, hits, client)
+        entry.origin, entry.pins = origin, pins
         self._holders.add(table)
         self._hashes.add(hashes)
         self._add(entry, seq_id=seq_id, nbytes=len(table) * self._pool.bytes_per_block)
@@ -220,6 +225,16 @@ class BlockStore(Ledger[BlockEntry]):
     def tables(self) -> list[tuple[int, ...]]:
         """The block table of every entry: the references that the store holds."""
         return [entry.table for entry in self._by_use.values()]
+
+    def report(self, entry: BlockEntry) -> EntryReport:
+        """See :meth:`Ledger.report`."""
+        blocks, shared = len(entry.table), self._holders.shared(entry.table)
+        return self._report(
+            entry,
+            blocks=blocks,
+            blocks_shared=shared,
+            nbytes=blocks * self._pool.bytes_per_block,
+        )
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
@@ -316,7 +331,19 @@ class BlockStore(Ledger[BlockEntry]):
             fits = len(self._holders) + needed <= capacity
             if fits and len(self._by_use) < self._budget.max_entries:
                 return
-            self._evict_oldest()
+            if self._evict_oldest() is None:
+                return
+
+    def _fits_beside_pins(self, bucket: Bucket, ids: array[int]) -> bool:
+        """Whether there is room for a prefix even if all went but what is pinned."""
+        pinned = self._pinned.values()
+        if not pinned:
+            return True
+        if len(pinned) >= self._budget.max_entries:
+            return False
+        kept = set().union(*(entry.table for entry in pinned))
+        new = self._blocks_for(len(ids)) - sum(b in kept for b in self._held(bucket, ids))
+        return len(kept) + new <= self._capacity(self._budget)
 
     def _capacity(self, budget: Budget) -> int:
         return budget.capacity_bytes // self._pool.bytes_per_block
@@ -326,7 +353,8 @@ class BlockStore(Ledger[BlockEntry]):
 
     def _above(self, budget: Budget) -> list[BlockEntry]:
         """What has to go so that a budget holds, the least recently used first."""
-        now, entries = self._clock(), self.entries()
+        # What is pinned goes last.
+        now, entries = self._clock(), sorted(self.entries(), key=lambda entry: entry.pins > 0)
         if not self._enabled_under(budget):
             return entries
         capacity = self._capacity(budget)
@@ -343,6 +371,9 @@ class BlockStore(Ledger[BlockEntry]):
     def _bytes_of(self, victims: Sequence[BlockEntry]) -> int:
         freed = self._holders.freed_by(entry.table for entry in victims)
         return freed * self._pool.bytes_per_block
+
+    def _held_elsewhere(self, victims: Sequence[BlockEntry]) -> int:
+        return held_elsewhere(self._pool, self._holders, [entry.table for entry in victims])
 
     def _drop(self, entry: BlockEntry) -> None:
         super()._drop(entry)

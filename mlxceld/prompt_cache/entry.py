@@ -29,6 +29,8 @@ class Entry(Generic[P]):
     can_trim: bool = False
     hits: int = 0
     client: str | None = None
+    origin: str = "completion"
+    pins: int = 0
 
 
 @dataclass(frozen=True, slots=True)

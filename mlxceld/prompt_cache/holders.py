@@ -29,8 +29,12 @@ class Holders(Generic[T]):
     __hash__ = None  # type: ignore[assignment]
 
     def count(self, block: T) -> int:
-        """How many entries hold a block."""
+        """How many hold this block."""
         return self._counts[block]
+
+    def shared(self, table: Iterable[T]) -> int:
+        """How many of these blocks another entry holds too."""
+        return sum(self._counts[block] > 1 for block in table)
 
     def add(self, table: Iterable[T]) -> None:
         """One more entry holds these blocks."""

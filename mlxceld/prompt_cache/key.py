@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from dataclasses import dataclass
 from functools import lru_cache
 
 SESSION_HASH_DIGITS = 12
 """How many hex digits of a session key's digest are shown in place of the key."""
+
+ENTRY_DIGEST_DIGITS = 16
+"""How many hex digits name an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,13 @@ class Bucket:
     template_signature: str
     lora: str = ""
     media: str = ""
+
+
+def entry_digest(bucket: Bucket, session: str, tokens: array[int]) -> str:
+    """What an entry is called in tables and orders: the same for as long as it is stored."""
+    digest = hashlib.sha256(repr((bucket, session)).encode("utf-8", "surrogatepass"))
+    digest.update(tokens.tobytes())
+    return digest.hexdigest()[:ENTRY_DIGEST_DIGITS]
 
 
 @lru_cache(maxsize=4096)

@@ -8,10 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from mlxceld.prompt_cache.counters import Counters
-from mlxceld.prompt_cache.key import Bucket, session_matches
+from mlxceld.prompt_cache.key import Bucket, entry_digest, session_hash, session_matches
 from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, FlushReport, Limits, ResizeReport
+from mlxceld.prompt_cache.reports import (
+    Budget,
+    BudgetChange,
+    EntryReport,
+    FlushReport,
+    GenerationConflictError,
+    Limits,
+    PinError,
+    PinReport,
+    ResizeReport,
+)
 from mlxceld.prompt_cache.trace import EventSink
 
 STORE_NAME = "kv"
@@ -21,7 +31,7 @@ STORE_NAME = "kv"
 class StoredPrefix(Protocol):
     """What the books need to know of an entry; times are readings of the store's clock.
 
-    ``hits`` counts its adoptions.
+    ``hits`` counts its adoptions; one with ``pins`` goes neither by age nor for others.
     """
 
     bucket: Bucket
@@ -31,6 +41,11 @@ class StoredPrefix(Protocol):
     last_used: float
     hits: int
     client: str | None
+    pins: int
+
+    @property
+    def origin(self) -> str:
+        """What it was stored from."""
 
 
 E = TypeVar("E", bound=StoredPrefix)
@@ -44,6 +59,7 @@ class Ledger(abc.ABC, Generic[E]):
     is what a request's log line calls what it adopted.
     """
 
+    can_pin = True
     kind: ClassVar[str]
     name: ClassVar[str] = STORE_NAME
 
@@ -68,6 +84,7 @@ class Ledger(abc.ABC, Generic[E]):
         self._indexes: dict[Bucket, RadixIndex[E]] = {}
         # Least recently used first.
         self._by_use: dict[int, E] = {}
+        self._pinned: dict[int, E] = {}
 
     def __len__(self) -> int:
         return len(self._by_use)
@@ -185,14 +202,15 @@ class Ledger(abc.ABC, Generic[E]):
     def flush(self, session: str | None = None, *, dry_run: bool = False) -> FlushReport:
         """Drop every entry, or those of one session (its raw key or its hash).
 
-        Bytes are what the entries alone hold; running requests may hold some of them longer.
+        Pinned ones too. Bytes are what the entries alone hold of the store; what running requests
+        hold of them besides is deferred.
         """
         victims = [
             entry
             for entry in self._by_use.values()
             if session is None or session_matches(entry.session, session)
         ]
-        freed = self._bytes_of(victims)
+        freed, held = self._bytes_of(victims), self._held_elsewhere(victims)
         if not dry_run:
             for entry in victims:
                 self._drop(entry)
@@ -200,18 +218,24 @@ class Ledger(abc.ABC, Generic[E]):
             # The entries know the raw key where the order gave its hash.
             key = victims[0].session if session is not None and victims else None
             self._emit("flush", session=key, nbytes=freed, store=self.name)
-        return FlushReport(len(victims), freed, 0, dry_run)
+        return FlushReport(len(victims), freed, held, dry_run)
 
-    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> ResizeReport:
-        """Change the live limits, evicting down to them at once.
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> ResizeReport:
+        """Change the live limits, evicting down to them at once; what is pinned goes last.
 
-        A capacity or a maximum of 0 disables the store and empties it.
+        A capacity or a maximum of 0 disables the store and empties it. Raises
+        GenerationConflictError if ``generation`` is given and is not the budget's; then nothing
+        is changed.
         """
+        if generation is not None and generation != self._generation:
+            raise GenerationConflictError(generation, self._generation)
         before, after = self._budget, self._budget.changed(changes)
         if not dry_run:
             self.sweep()
         victims = self._above(after)
-        freed = self._bytes_of(victims)
+        freed, held = self._bytes_of(victims), self._held_elsewhere(victims)
         if not dry_run:
             for entry in victims:
                 self._drop(entry)
@@ -219,7 +243,41 @@ class Ledger(abc.ABC, Generic[E]):
             self._generation += 1
             self.counters.evictions_resize += len(victims)
             self._emit("resize", nbytes=freed, store=self.name)
-        return ResizeReport(before, after, len(victims), freed, 0, self._generation, dry_run)
+        return ResizeReport(before, after, len(victims), freed, held, self._generation, dry_run)
+
+    def pin(
+        self, bucket: Bucket, session: str, tokens: array[int], *, keep: bool = True
+    ) -> PinReport:
+        """Keep a stored prefix whatever its age and use, until it is unpinned or flushed.
+
+        Raises PinError where it is not stored, or where entries are used up by who adopts them.
+        With ``keep`` off it is only found.
+        """
+        entry = self._stored(bucket, session, tokens)
+        if entry is None:
+            raise PinError("the prompt was computed, and could not be stored")
+        if not keep:
+            return self._pin_report(entry)
+        if not self.can_pin:
+            raise PinError(
+                "this model's entries are used up by who adopts them, so none can be pinned"
+            )
+        entry.pins = 1
+        self._pinned[id(entry)] = entry
+        return self._pin_report(entry)
+
+    def unpin(self, digest: str) -> PinReport | None:
+        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
+        for key, entry in self._pinned.items():
+            if digest == self._digest(entry):
+                entry.pins = 0
+                del self._pinned[key]
+                return self._pin_report(entry)
+        return None
+
+    def report(self, entry: E) -> EntryReport:
+        """What an entry holds and how it was used, without its text."""
+        return self._report(entry, nbytes=self._bytes_of([entry]))
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
@@ -233,6 +291,8 @@ class Ledger(abc.ABC, Generic[E]):
         limits = self._limits(self._budget)
         assert self.bytes <= limits.capacity_bytes, f"{self.bytes} bytes, {limits}"
         assert len(entries) <= limits.max_entries, f"{len(entries)} entries, {limits}"
+        pinned = {key for key, entry in self._by_use.items() if entry.pins}
+        assert pinned == self._pinned.keys(), f"{len(pinned)} pins, {len(self._pinned)} booked"
         uses = [entry.last_used for entry in entries]
         assert uses == sorted(uses), "entries are out of the order of their use"
         for bucket, index in self._indexes.items():
@@ -247,6 +307,49 @@ class Ledger(abc.ABC, Generic[E]):
     def _above(self, budget: Budget) -> list[E]:
         """What has to go so that a budget holds."""
 
+    def _stored(self, bucket: Bucket, session: str, tokens: array[int]) -> E | None:
+        """The session's entry of exactly these tokens."""
+        index = self._indexes.get(bucket)
+        return index.get(tokens, session) if index is not None else None
+
+    def _pin_report(self, entry: E) -> PinReport:
+        told = self.report(entry)
+        return PinReport(told.digest, told.tokens, told.bytes, told.pins)
+
+    def _held_elsewhere(self, victims: Sequence[E]) -> int:
+        """Bytes that stay in memory for running requests once these are gone."""
+        return 0
+
+    def _report(
+        self,
+        entry: E,
+        *,
+        nbytes: int,
+        blocks: int | None = None,
+        blocks_shared: int = 0,
+        state_bytes: int | None = None,
+    ) -> EntryReport:
+        """``state_bytes`` are all where there are no blocks, and else what lies beside them."""
+        now = self._clock()
+        paged = blocks is not None
+        return EntryReport(
+            store=self.name,
+            digest=self._digest(entry),
+            session=session_hash(entry.session),
+            client=entry.client,
+            tokens=len(entry.tokens),
+            blocks=blocks,
+            blocks_shared=blocks_shared if paged else None,
+            blocks_own=blocks - blocks_shared if blocks is not None else None,
+            state_bytes=state_bytes if paged else nbytes,
+            bytes=nbytes,
+            age_seconds=now - entry.created,
+            idle_seconds=now - entry.last_used,
+            hits=entry.hits,
+            origin=entry.origin,
+            pins=entry.pins,
+        )
+
     def _limits(self, budget: Budget) -> Limits:
         """The part of a budget that is this store's."""
         return budget.kv
@@ -255,22 +358,27 @@ class Ledger(abc.ABC, Generic[E]):
         """What tells an entry from others with the same tokens."""
         return entry.session
 
+    def _digest(self, entry: E) -> str:
+        return entry_digest(entry.bucket, self._tag(entry), entry.tokens)
+
     def _enabled_under(self, budget: Budget) -> bool:
         limits = self._limits(budget)
         return self._switched_on and limits.capacity_bytes > 0 and limits.max_entries > 0
 
     def _expired(self, entry: E, now: float, budget: Budget | None = None) -> bool:
         ttl = self._limits(budget or self._budget).ttl_seconds
-        return ttl > 0 and now - entry.last_used >= ttl
+        return not entry.pins and ttl > 0 and now - entry.last_used >= ttl
 
     def _oldest(self) -> E | None:
-        return next(iter(self._by_use.values()), None)
+        return next((entry for entry in self._by_use.values() if not entry.pins), None)
 
     def _add(self, entry: E, *, seq_id: int | None, nbytes: int) -> None:
         """Book a new entry; there is none of its session under its tokens."""
         index = self._indexes.setdefault(entry.bucket, RadixIndex())
         index.add(entry.tokens, self._tag(entry), entry)
         self._by_use[id(entry)] = entry
+        if entry.pins:
+            self._pinned[id(entry)] = entry
         self.counters.inserts += 1
         self._emit(
             "store",
@@ -394,3 +502,4 @@ class Ledger(abc.ABC, Generic[E]):
         if not index:
             del self._indexes[entry.bucket]
         del self._by_use[id(entry)]
+        self._pinned.pop(id(entry), None)

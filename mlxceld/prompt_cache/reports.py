@@ -62,10 +62,67 @@ class BudgetChange:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryReport:
+    """One stored entry, without anything of its text. Sizes are bytes, times seconds.
+
+    ``session`` is hashed. A prefix in the block pool has ``blocks``, those that other entries hold
+    too and those that are its own, and ``bytes`` counts them all; anything else has
+    ``state_bytes``. ``hits`` counts adoptions, ``pins`` what keeps it from age and use.
+    """
+
+    store: str
+    digest: str
+    session: str
+    client: str | None
+    tokens: int
+    blocks: int | None
+    blocks_shared: int | None
+    blocks_own: int | None
+    state_bytes: int | None
+    bytes: int
+    age_seconds: float
+    idle_seconds: float
+    hits: int
+    origin: str
+    pins: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryList:
+    """Stored entries, the most recently used first; ``total`` counts those left out too."""
+
+    entries: tuple[EntryReport, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class PinReport:
+    """An entry that is kept whatever its age, or no longer is. ``bytes`` is its whole size."""
+
+    digest: str
+    tokens: int
+    bytes: int
+    pins: int
+
+
+class GenerationConflictError(Exception):
+    """The budget has been changed since the caller looked; ``current`` is its generation now."""
+
+    def __init__(self, given: int, current: int) -> None:
+        super().__init__(f"generation is {given}, but the budget's is {current} by now")
+        self.current = current
+
+
+class PinError(Exception):
+    """An entry that cannot be kept by a pin; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
 class FlushReport:
     """What a flush dropped, or would drop when it was a dry run.
 
-    ``deferred_bytes`` are still held by running requests and are freed when these end.
+    Of ``bytes``, ``deferred_bytes`` are still held by running requests and are freed when these
+    end.
     """
 
     entries: int
@@ -87,7 +144,8 @@ class FlushReport:
 class ResizeReport:
     """What a change of the budget did, or would do when it was a dry run.
 
-    ``generation`` counts the changes made since the start; a dry run does not move it.
+    Of ``evicted_bytes``, ``deferred_bytes`` are still held by running requests. ``generation``
+    counts the changes made since the start; a dry run does not move it.
     """
 
     before: Budget

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from mlxceld.prompt_cache.block_entry import Blocks, Seal
+from mlxceld.prompt_cache.deferred import held_elsewhere
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, Limits
+from mlxceld.prompt_cache.reports import Budget, EntryReport, Limits
 from mlxceld.prompt_cache.snapshot_entry import OUTDATES, Origin, SnapshotEntry
 from mlxceld.prompt_cache.trace import EventSink
 
@@ -102,6 +103,11 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
                     best = entry
         return best
 
+    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+        """See :class:`Ledger`."""
+        found = self.find(bucket, session, tokens, max_len)
+        return 0 if found is None else len(found.tokens)
+
     def adopt(
         self,
         bucket: Bucket,
@@ -145,11 +151,6 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             nbytes=self.size(entry),
         )
         return entry
-
-    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
-        """See :class:`Ledger`."""
-        entry = self.find(bucket, session, tokens, max_len)
-        return 0 if entry is None else len(entry.tokens)
 
     def adoption_failed(
         self,
@@ -223,7 +224,12 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
                 self._supersede(bucket, ids, session, origin, seq_id=seq_id)
             old = self._replace(bucket, ids, _tag(session or _NO_SESSION, origin))
             new = self._blocks_for(len(ids)) - len(shared)
-            self._make_room(state_bytes, shared, new)
+            roomy = self._make_room(state_bytes, shared, new)
+            if not roomy and self._pinned:
+                self._release(shared)
+                reason = RejectReason.OVERSIZED
+                self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
+                return reason
             sealed = seal(len(shared) * self._block_size, len(ids)) if new else ()
         except BaseException:
             self._release(shared)
@@ -246,6 +252,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             now,
             hits=old.hits if old is not None else 0,
             client=client,
+            pins=old.pins if old is not None else 0,
         )
         self._state_bytes += state_bytes
         self._holders.add(entry.table)
@@ -263,6 +270,16 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
     def tables(self) -> list[tuple[int, ...]]:
         """The block table of every entry: the references that the store holds."""
         return [entry.table for entry in self._by_use.values()]
+
+    def report(self, entry: SnapshotEntry[P]) -> EntryReport:
+        """See :meth:`Ledger.report`."""
+        return self._report(
+            entry,
+            nbytes=self.size(entry),
+            blocks=len(entry.table) if entry.table else None,
+            blocks_shared=self._holders.shared(entry.table),
+            state_bytes=entry.state_bytes,
+        )
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
@@ -319,8 +336,8 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
     ) -> None:
         """Drop what a new entry of a session makes useless."""
         for entry in self._ancestors(bucket, ids, session, OUTDATES[origin]):
-            if entry.session != session:
-                continue  # a head of another session
+            if entry.session != session or entry.pins:
+                continue  # a head of another session, or kept on purpose
             freed = self._bytes_of([entry])
             self._drop(entry)
             self.counters.supersedes += 1
@@ -345,16 +362,19 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             return entry.table[: self._blocks_for(depth)]
         return entry.table[: depth // self._block_size]
 
-    def _make_room(self, state_bytes: int, shared: Sequence[int], new: int) -> None:
-        """Evict by use until an entry fits: entries first, then bytes."""
+    def _make_room(self, state_bytes: int, shared: Sequence[int], new: int) -> bool:
+        """Evict by use until an entry fits: entries first, then bytes; False if pins leave none."""
         limits = self._limits(self._budget)
         while self._by_use:
-            blocks = new + sum(block not in self._holders for block in shared)
-            needed = self.bytes + state_bytes + blocks * self._block_bytes
-            if needed <= self._room() and len(self) < limits.max_entries:
-                return
+            if self._fits(state_bytes, shared, new) and len(self) < limits.max_entries:
+                return True
             if self._evict_oldest() is None:
-                return
+                return False
+        return True
+
+    def _fits(self, state_bytes: int, shared: Sequence[int], new: int) -> bool:
+        blocks = new + sum(block not in self._holders for block in shared)
+        return self.bytes + state_bytes + blocks * self._block_bytes <= self._room()
 
     def _room(self) -> int:
         """Bytes that the store may hold once something more is in it."""
@@ -363,7 +383,9 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
 
     def _above(self, budget: Budget) -> list[SnapshotEntry[P]]:
         """What has to go so that a budget holds, the least recently used first."""
-        now, entries, limits = self._clock(), self.entries(), self._limits(budget)
+        # What is pinned goes last.
+        entries = sorted(self.entries(), key=lambda entry: entry.pins > 0)
+        now, limits = self._clock(), self._limits(budget)
         if not self._enabled_under(budget):
             return entries
         left, held = self._holders.copy(), self._state_bytes
@@ -381,6 +403,17 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
     def _bytes_of(self, victims: Sequence[SnapshotEntry[P]]) -> int:
         blocks = self._holders.freed_by(entry.table for entry in victims)
         return blocks * self._block_bytes + sum(entry.state_bytes for entry in victims)
+
+    def _stored(self, bucket: Bucket, session: str, tokens: array[int]) -> SnapshotEntry[P] | None:
+        index = self._indexes.get(bucket)
+        found = (
+            index.get(tokens, _tag(session, origin)) if index is not None else None
+            for origin in Origin
+        )
+        return next((entry for entry in found if entry is not None), None)
+
+    def _held_elsewhere(self, victims: Sequence[SnapshotEntry[P]]) -> int:
+        return held_elsewhere(self._pool, self._holders, [entry.table for entry in victims])
 
     def _drop(self, entry: SnapshotEntry[P]) -> None:
         """Take an entry out of the books; whoever holds its state decides when that dies."""

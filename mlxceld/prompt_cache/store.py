@@ -24,6 +24,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
     when it leaves, so that the order of use is also that of donation.
     """
 
+    can_pin = False
     kind = "prefix"
 
     def __init__(
@@ -55,6 +56,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         can_trim: bool = False,
         seq_id: int | None = None,
         client: str | None = None,
+        origin: str = "completion",
         hits: int = 0,
     ) -> RejectReason | None:
         """Store a prefix of ``nbytes`` real bytes; returns why not, or None when it is stored.
@@ -77,7 +79,17 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         self._make_room(nbytes)
         now = self._clock()
         entry = Entry(
-            bucket, session, ids, payload, nbytes, now, now, can_trim, hits=hits, client=client
+            bucket,
+            session,
+            ids,
+            payload,
+            nbytes,
+            now,
+            now,
+            can_trim,
+            hits=hits,
+            client=client,
+            origin=origin,
         )
         self._bytes += nbytes
         self._add(entry, seq_id=seq_id, nbytes=nbytes)

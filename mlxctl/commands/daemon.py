@@ -25,6 +25,10 @@ def status(ctl: Ctl) -> None:
     """Show the daemon at a glance.
 
     Version, uptime, model, device, queue, memory and a summary of the cache.
+
+    \b
+    mlxctl status
+    mlxctl status -o json | jq .running
     """
     answer = ctl.client.get("status")
     ctl.output.show(answer, lambda: _status_table(answer))
@@ -51,6 +55,10 @@ def wait(ctl: Ctl, goal: str, timeout: float) -> None:
     """Block until the daemon is ready or idle.
 
     A daemon that is not there yet is waited for; one whose model failed to load is not.
+
+    \b
+    mlxctl wait --for ready --timeout 10m
+    mlxctl drain && mlxctl wait --for idle
     """
     deadline = ctl.clock() + timeout
     last = "nothing was heard of the daemon"
@@ -67,6 +75,13 @@ def wait(ctl: Ctl, goal: str, timeout: float) -> None:
                 return
             if answer["state"] == "failed":
                 raise CtlError("failed", f"the daemon failed: {answer['detail']}", ExitCode.REFUSED)
+            if goal == "ready" and answer["state"] == "draining":
+                raise CtlError(
+                    "draining",
+                    "the daemon is draining, and takes requests only after a restart",
+                    ExitCode.REFUSED,
+                    hint="restart it with: mlxctl service restart",
+                )
             last = f"the daemon is {_state(answer)}"
         if ctl.clock() >= deadline:
             raise CtlError(
@@ -79,7 +94,13 @@ def wait(ctl: Ctl, goal: str, timeout: float) -> None:
 @click.command(cls=CtlCommand)
 @pass_ctl
 def drain(ctl: Ctl) -> None:
-    """Stop taking requests; those accepted run to their end."""
+    """Stop taking requests; those accepted run to their end.
+
+    The daemon goes on to run; only a restart makes it take requests again.
+
+    \b
+    mlxctl drain && mlxctl wait --for idle
+    """
     answer = ctl.client.send("POST", "drain")
 
     def table() -> Table:

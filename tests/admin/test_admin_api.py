@@ -8,6 +8,7 @@ import os
 import random
 import re
 from concurrent.futures import Future
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from admin_harness import CacheEngine, request_status, resolved_settings
 from mlxceld import __version__
 from mlxceld.admin.app import PREFIX, create_admin_app
 from mlxceld.admin.cache import BUDGET_FIELDS
+from mlxceld.admin.reports import ReloadReport
 from mlxceld.prompt_cache.key import session_hash
 from mlxceld.prompt_cache.rejects import RejectReason
+from mlxceld.prompt_cache.reports import EntryReport
 from mlxceld.telemetry.audit import AuditLog
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.status import EngineState
@@ -65,6 +68,10 @@ class Api:
         return answer["error"]
 
 
+async def reload(actor: str) -> ReloadReport:
+    return ReloadReport(applied={"log.level": {"before": "info", "after": "debug"}})
+
+
 @pytest.fixture
 async def api():
     audit = Records()
@@ -80,6 +87,7 @@ async def api():
         monotonic=lambda: 100.0,
         wall=lambda: 5000.0,
         command_timeout=0.05,
+        reload=reload,
     )
     async with TestClient(TestServer(app)) as client:
         yield Api(engine, client, audit)
@@ -136,6 +144,38 @@ async def test_cache_stats_end_with_the_newest_refusal_of_each_reason(api):
     assert answer["last_reject_prefix_too_short_context_len"] == 1
     assert answer["last_reject_prefix_too_short_at_unix_ms"] == 1_700_000_000_000
     assert answer["last_reject_disabled_at_unix_ms"] is None
+
+
+async def test_entries_are_listed_by_store_and_session_without_their_text(api):
+    api.engine.put([1, 2], session="alice", nbytes=10)
+    api.engine.put([3, 4, 5], session="bob", nbytes=20)
+    answer = await api.ok("GET", "cache/entries")
+    assert answer["total"] == 2
+    assert {entry["bytes"] for entry in answer["entries"]} == {10, 20}
+    (entry,) = (await api.ok("GET", "cache/entries?session=bob"))["entries"]
+    assert (entry["session"], entry["tokens"], entry["store"]) == (session_hash("bob"), 3, "kv")
+    assert set(entry) == {field.name for field in fields(EntryReport)}
+    assert (await api.ok("GET", "cache/entries?store=snapshots")) == {"entries": [], "total": 0}
+    short = await api.ok("GET", "cache/entries?limit=1")
+    assert (len(short["entries"]), short["total"]) == (1, 2)
+    assert api.audit.fields == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("store=disk", "store"),
+        ("limit=0", "limit"),
+        ("limit=x", "limit"),
+        ("limit=10001", "limit"),
+        ("session=", "session"),
+        ("limit=1&limit=2", "limit"),
+        ("sort=age", "sort"),
+    ],
+)
+async def test_a_bad_query_of_entries_is_refused_by_name(api, query, field):
+    error = await api.refused(400, "GET", f"cache/entries?{query}")
+    assert error["details"]["field"] == field
 
 
 async def test_a_resize_takes_effect_and_is_reported_and_recorded(api):
@@ -263,13 +303,16 @@ async def test_config_tells_every_setting_with_its_source(api):
     assert (answer["config_file"], answer["warnings"], answer["notes"]) == (None, [], [])
 
 
-FIELDS = (*BUDGET_FIELDS, "dry_run", "store", "session", "enabled")
+FIELDS = (*BUDGET_FIELDS, "generation", "dry_run", "store", "session", "enabled")
 
 MUTATIONS = [
     ("PATCH", "cache/budget"),
     ("POST", "cache/flush"),
     ("PUT", "trace"),
     ("POST", "drain"),
+    ("POST", "config/reload"),
+    ("POST", "cache/warm"),
+    ("POST", "cache/verify"),
 ]
 
 

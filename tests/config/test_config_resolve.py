@@ -17,7 +17,6 @@ from mlxceld.config import (
     resolve,
     value_of,
 )
-from mlxceld.config.spec import NO_EFFECT
 
 Resolve = Callable[..., ResolvedSettings]
 
@@ -92,10 +91,7 @@ def test_flag_then_environment_then_file_then_default(
     _, value, source = next(candidate for candidate in candidates if candidate[0])
     assert value_of(resolved.settings, name) == value
     assert resolved.sources[name] is source
-    idle = SETTINGS[name].spec.caveat == NO_EFFECT and value != SETTINGS[name].default
-    assert resolved.warnings == (
-        (f"{name} is set, but has no effect in this version",) if idle else ()
-    )
+    assert resolved.warnings == ()
     if by_flag and by_env:
         assert resolved.notes == (f"{SETTINGS[name].flags[0]} is given, so {variable} is ignored",)
     else:
@@ -337,23 +333,3 @@ def test_effective_shows_every_setting_with_its_source(run: Resolve) -> None:
     assert rows["kv_cache_budget"] == ("auto", "default")
     assert rows["api_keys_file"] == ("none", "default")
     assert rows["state_dir"] == (str(resolved.settings.state_dir), "default")
-
-
-IDLE = [name for name, row in SETTINGS.items() if row.spec.caveat == NO_EFFECT]
-
-
-def test_a_setting_without_effect_says_so_when_it_is_set(run: Resolve) -> None:
-    resolved = run(
-        {"admin.token_file": Path("t")}, {"MLXCEL_WARM_FILES": "a"}, "volatile_heads: false"
-    )
-    assert resolved.settings.volatile_heads is False
-    assert set(resolved.warnings) == {
-        f"{name} is set, but has no effect in this version"
-        for name in ("warm_files", "admin.token_file")
-    }
-
-
-@pytest.mark.parametrize("name", IDLE)
-def test_a_setting_without_effect_is_quiet_at_its_default(run: Resolve, name: str) -> None:
-    assert run({name: SETTINGS[name].default}).warnings == ()
-    assert "Without effect" in SETTINGS[name].help

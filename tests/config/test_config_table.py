@@ -137,8 +137,15 @@ def test_every_setting_says_what_it_is() -> None:
 
 def test_what_a_reload_may_change() -> None:
     assert {name for name, row in SETTINGS.items() if row.spec.live} == {
+        "admin.token_file",
         "api_keys_file",
         "log.level",
+        "prompt_cache.capacity_bytes",
+        "prompt_cache.max_entries",
+        "prompt_cache.ttl",
+        "prompt_cache.snapshot_capacity_bytes",
+        "prompt_cache.snapshot_max_entries",
+        "prompt_cache.snapshot_ttl",
     }
 
 

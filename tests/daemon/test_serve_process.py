@@ -109,7 +109,7 @@ def test_a_life_under_a_manager(
     served.wait_for("log.level info -> debug")
     served.wait_for("API keys: ann, bob")
     assert "max_queue" in served.wait_for("needs a restart")["message"]
-    assert served.wait_for("config.reload of daemon by SIGHUP: ok")["after"]["api_keys"] == [
+    assert served.wait_for("config.reload of daemon by SIGHUP: ok")["after"]["api_keys_file"] == [
         "ann",
         "bob",
     ]

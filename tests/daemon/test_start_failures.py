@@ -1,5 +1,6 @@
 """Starts that come to nothing say why in one line, with the exit code that fits."""
 
+import json
 import socket
 from pathlib import Path
 
@@ -122,12 +123,45 @@ def test_a_state_folder_that_is_a_file(tmp_path: Path) -> None:
     assert f"state_dir {tmp_path / 'state'}: cannot be used" in line
 
 
-def test_an_admin_listener_is_refused_rather_than_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "text", "flags", "says"),
+    [
+        (0o644, "a-token-of-some-length", ["127.0.0.1:0"], "others may use this file"),
+        (0o600, "short", ["127.0.0.1:0"], "at least 16 characters"),
+        (0o600, "tok\u00e9n-of-some-length", ["127.0.0.1:0"], "printable ASCII"),
+        (0o600, "# nothing", ["127.0.0.1:0"], "holds no token"),
+        (0o600, "a-token-of-some-length", ["0.0.0.0:0"], "expected a loopback address"),
+    ],
+)
+def test_an_admin_listener_needs_loopback_and_a_safe_token_file(
+    tmp_path: Path, mode: int, text: str, flags: list[str], says: str
+) -> None:
     tokens = tmp_path / "tokens"
-    tokens.touch(0o600)
+    tokens.write_text(text)
+    tokens.chmod(mode)
     code, line = failed(
-        *(tmp_path, "serve", "--model", "demo", "--admin-listen", "127.0.0.1:8485"),
+        *(tmp_path, "serve", "--model", "demo", "--admin-listen", *flags),
         *("--admin-token-file", str(tokens)),
     )
     assert code == 78
-    assert "admin.listen" in line
+    assert says in line
+    assert text not in line
+
+
+def test_an_admin_listener_needs_a_token_file(tmp_path: Path) -> None:
+    code, line = failed(tmp_path, "serve", "--model", "demo", "--admin-listen", "127.0.0.1:0")
+    assert code == 78
+    assert "--admin-token-file" in line
+
+
+def test_a_permanent_fault_ends_well_under_launchd_and_is_kept_for_people(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    result = run_to_end(
+        *("serve", "--model", str(tmp_path / "absent"), "--state-dir", str(state), "--port", "0"),
+        home=tmp_path,
+        XPC_SERVICE_NAME="org.mlxceld.daemon",
+    )
+    assert result.returncode == 0
+    kept = json.loads((state / "last-failure.json").read_text())
+    assert str(tmp_path / "absent") in kept["text"]
+    assert (kept["permanent"], kept["exit_code"]) == (True, 1)

@@ -276,6 +276,7 @@ def test_what_is_freed_goes_back_but_for_one_spare() -> None:
     assert abs(mx.get_active_memory() - start - rows_bytes - 3 * slab) < 1 << 16
     assert mx.get_cache_memory() == 0
     assert pool.give_back() == 0
+    assert pool.give_back(spare=False) == slab
     require_same(pool.read(tables[2], LARGE_SLAB // 4 + 1), rows)
 
 

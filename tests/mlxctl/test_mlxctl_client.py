@@ -86,7 +86,7 @@ def test_the_token_goes_with_every_request_and_no_proxy_is_asked(
     assert not sent.proxies
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two\nlines", "s\u00e9cret".encode()])
+@pytest.mark.parametrize("content", [b"", b"\n", b"# only a comment\n", "s\u00e9cret".encode()])
 def test_a_file_that_holds_no_token_is_a_usage_error(tmp_path, content):
     token = tmp_path / "token"
     token.write_bytes(content)
@@ -122,7 +122,7 @@ def test_a_missing_socket_is_exit_3_with_the_next_command(short_folder, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"there is no socket {path}" in captured.err
-    assert "mlxceld serve" in captured.err
+    assert "start one with: mlx" in captured.err
 
 
 def test_a_dead_socket_is_exit_3(short_folder, capsys):

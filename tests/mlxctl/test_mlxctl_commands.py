@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from admin_harness import (
     request_status,
     resolved_settings,
 )
+from mlxceld.admin.reports import ReloadReport
 from mlxceld.prompt_cache.key import session_hash
+from mlxceld.prompt_cache.reports import VerifyCheck, VerifyReport
 from mlxceld.prompt_cache.trace_feed import FEED_EVENTS
 from mlxceld.telemetry.status import EngineState
 from mlxctl.commands import trace as trace_commands
@@ -162,6 +165,23 @@ def test_watching_waits_as_told_and_ends_with_the_daemons_absence(ctl):
     assert seen.out.count("KV store") == 2
     assert ctl("cache", "stats", "--watch", "0").code == 2
     assert ctl("cache", "stats", "--watch", "--socket", "/nowhere/a.sock").code == 3
+
+
+def test_entries_are_listed_without_their_text(ctl):
+    ctl.engine.put([1, 2, 3], session="alice", nbytes=2048)
+    ctl.engine.put([4, 5], session="bob", nbytes=1024)
+    shown = ctl("cache", "entries", "--session", "alice")
+    assert shown.code == 0
+    heading, row = shown.out.splitlines()
+    assert "SHARED/OWN" in heading
+    assert session_hash("alice") in row
+    assert "2.0 KiB" in row
+    assert "alice" not in row
+    newest = ctl("cache", "entries", "--store", "kv", "--limit", "1", "-o", "json").json
+    (entry,) = newest["entries"]
+    assert (entry["state_bytes"], entry["blocks"]) == (1024, None)
+    assert "1 more" in ctl("cache", "entries", "--limit", "1").err
+    assert ctl("cache", "entries", "--session", "").code == 2
 
 
 def test_resize_shows_before_after_and_what_went_and_says_that_it_is_not_kept(ctl):
@@ -374,3 +394,90 @@ def test_usage_errors_are_json_when_json_is_wanted(ctl, monkeypatch):
 def test_no_colour_off_a_terminal_whatever_is_asked(ctl, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b" not in ctl("cache", "stats").out
+
+
+def test_a_resize_of_an_old_generation_says_what_to_give(ctl):
+    assert ctl("cache", "resize", "--max-entries", "9", "--generation", "0").code == 0
+    refused = ctl("cache", "resize", "--max-entries", "8", "--generation", "0")
+    assert refused.code == 5
+    assert "--generation 1" in refused.err
+    assert ctl.engine.store.budget.max_entries == 9
+
+
+def test_verify_tells_each_check_and_fails_with_one(ctl, monkeypatch):
+    assert "adopt == cold" in ctl("cache", "verify").out
+    bad = Future()
+    bad.set_result(VerifyReport((VerifyCheck("live", "windowed", False, "token 9"),)))
+    monkeypatch.setattr(ctl.engine, "verify", lambda: bad, raising=False)
+    result = ctl("cache", "verify")
+    assert result.code == 1
+    assert "FAILED" in result.out
+
+
+def test_unpin_of_nothing_says_where_digests_are(ctl):
+    result = ctl("cache", "unpin", "0123456789abcdef")
+    assert result.code == 1
+    assert "mlxctl cache entries" in result.err
+    assert ctl("cache", "unpin", "").code == 2
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_a_file_without_a_prompt_is_a_usage_error(ctl, tmp_path, text):
+    (tmp_path / "p").write_text(text)
+    result = ctl("cache", "warm", str(tmp_path / "p"))
+    assert result.code == 2
+    assert "is empty" in result.err
+
+
+def test_reload_tells_what_became_of_each_setting(ctl, live):
+    assert "Nothing has changed" in ctl("config", "reload").err
+    step = {"before": "info", "after": "debug"}
+    live.reloaded = ReloadReport({"log.level": step}, {"port": {"before": "1", "after": "2"}})
+    try:
+        shown = ctl("config", "reload")
+        assert shown.code == 0
+        assert "needs a restart" in shown.out
+        live.reloaded = ReloadReport(refused={"prompt_cache.ttl": "no engine"})
+        assert ctl("config", "reload").code == 1
+        live.reload_problems = ["f.yaml:1:1 port: bad"]
+        refused = ctl("config", "reload", "-o", "json")
+        assert refused.code == 1
+        assert json.loads(refused.err)["error"]["details"]["problems"] == live.reload_problems
+    finally:
+        live.reloaded, live.reload_problems = ReloadReport(), []
+
+
+def test_config_check_needs_no_daemon_and_names_everything(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "f.yaml"
+    file.write_text("port: 9000\n")
+    nowhere = Ctl(options={"socket": tmp_path / "none"})
+    assert run(["config", "check", "--config", str(file), "-o", "json"], nowhere) == 0
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert settings["port"] == {"value": "9000", "source": "file"}
+    file.write_text("port: high\nmax_quue: 3\n")
+    assert run(["config", "check", "--config", str(file)], Ctl()) == 1
+    err = capsys.readouterr().err
+    assert f"{file}:1:" in err
+    assert f"{file}:2:" in err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_for_each_shell(capsys, shell):
+    assert run(["completion", shell], Ctl()) == 0
+    assert "_MLXCTL_COMPLETE" in capsys.readouterr().out
+
+
+def test_another_version_of_the_daemon_is_told_once(ctl, monkeypatch):
+    monkeypatch.setattr("mlxceld.__version__", "9.9")
+    result = ctl("cache", "stats", "--watch", "-o", "json", sleep=interrupt_after(2))
+    assert result.err.count("this is version 9.9") == 1
+    monkeypatch.undo()
+    assert ctl("status").err == ""
+
+
+def test_the_doctor_finds_a_daemon_that_is_well(ctl, monkeypatch):
+    findings = {one["check"]: one for one in ctl("doctor", "-o", "json").json["findings"]}
+    assert findings["daemon"]["level"] == "ok"
+    assert findings["clients"]["level"] == "wrong"  # the harness serves no public API
+    assert findings["device"]["text"] == "cpu"

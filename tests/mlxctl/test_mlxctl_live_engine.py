@@ -109,6 +109,10 @@ def test_a_day_in_the_life(daemon):
     assert (stats["lookups"], stats["hits"], stats["consumed"]) == (2, 1, 0)
     assert (stats["entries"], stats["inserts"]) == (2, 2)
     assert stats["bytes"] > 0
+    listed = daemon.ctl("cache", "entries", "--session", "alice")["entries"]
+    told = [(entry["tokens"], entry["hits"], entry["origin"]) for entry in listed]
+    assert told == [(len(second) + 3, 0, "completion"), (len(PROMPT) + 3, 1, "completion")]
+    assert [entry["blocks_shared"] for entry in listed] == [2, 2]
     assert stats["prompt_tokens_reused"] == end.usage.cached_tokens
 
     daemon.ctl("trace", "on")
@@ -127,6 +131,36 @@ def test_a_day_in_the_life(daemon):
     daemon.ctl("drain")
     with pytest.raises(NotReadyError):
         daemon.on_loop(daemon.generate(request("late")))
+
+
+def test_a_prompt_is_warmed_pinned_outlives_a_flood_and_is_unpinned(daemon, tmp_path):
+    daemon.ctl("wait", "--for", "ready", "--timeout", "60s")
+    before = daemon.ctl("cache", "stats")["background_tokens_computed"]
+    file = tmp_path / "prompt.json"
+    file.write_text(json.dumps({"prompt": "the quick brown fox jumps over the lazy dog " * 4}))
+    first = daemon.ctl("cache", "warm", str(file), "--session", "alice", "--pin")
+    assert (first["cached_tokens"], first["pinned"]) == (0, True)
+    listed = daemon.ctl("cache", "entries", "--session", "alice")["entries"]
+    assert [one["digest"] for one in listed if one["pins"]] == [first["digest"]]
+    stats = daemon.ctl("cache", "stats")
+    assert stats["background_tokens_computed"] - before == first["tokens"]
+    assert (stats["prompt_tokens"], stats["completion_tokens"]) == (0, 0)
+    again = daemon.ctl("cache", "warm", str(file), "--session", "alice")
+    assert again["cached_tokens"] == first["tokens"] - 1
+
+    daemon.ctl("cache", "resize", "--max-entries", "2")
+    for start in (100, 150, 200):
+        daemon.on_loop(daemon.generate(request(f"r{start}", list(range(start, start + 40)))))
+    daemon.ctl("wait", "--for", "idle")
+    listed = daemon.ctl("cache", "entries")["entries"]
+    assert len(listed) == 2
+    assert first["digest"] in [one["digest"] for one in listed]
+    assert daemon.ctl("cache", "unpin", first["digest"])["pins"] == 0
+    daemon.on_loop(daemon.generate(request("more", list(range(10, 60)))))
+    daemon.on_loop(daemon.generate(request("last", list(range(60, 110)))))
+    daemon.ctl("wait", "--for", "idle")
+    listed = daemon.ctl("cache", "entries")["entries"]
+    assert first["digest"] not in [one["digest"] for one in listed]
 
 
 def test_a_request_in_flight_is_seen_and_cancelled(daemon):

@@ -88,6 +88,33 @@ def test_the_unit_template_is_what_is_printed():
     )
 
 
+def test_the_templates_of_the_whole_machine_are_what_is_printed():
+    template = (ROOT / "systemd" / "mlxceld-system.service").read_text()
+    lines = template.splitlines(keepends=True)
+    first = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    assert "".join(lines[first:]) == servicefiles.systemd_system_unit(
+        "/usr/local/bin/mlxceld", ["--model", "demo"], drain_timeout=30
+    )
+    plist = (ROOT / "launchd" / f"{servicefiles.LABEL}.system.plist").read_bytes()
+    assert plistlib.loads(plist) == plistlib.loads(
+        servicefiles.launch_daemon_plist(
+            Path("/usr/local/bin/mlxceld"),
+            ["--model", "demo"],
+            home=Path("/Users/you"),
+            drain_timeout=30,
+        )
+    )
+
+
+def test_the_rotated_log_is_the_agents():
+    lines = (ROOT / "etc" / "newsyslog.d" / "mlxceld.conf").read_text().splitlines()
+    (fields,) = [line.split() for line in lines if line and not line.startswith("#")]
+    agent = servicefiles.launchd_plist(Path("/m"), [], home=Path("/Users/you"), drain_timeout=1)
+    assert fields[0] == plistlib.loads(agent)["StandardErrorPath"]
+    assert fields[1:3] == ["you:staff", "600"]
+    assert fields[-1] == "N"
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "bin with space" / "mlxceld"
@@ -130,21 +157,37 @@ def test_the_managers_grace_follows_the_settings_file_too(program, tmp_path, mon
     assert "drain_timeout" in capsys.readouterr().err
 
 
-def test_without_print_nothing_is_done_and_the_way_is_told(capsys):
-    assert run(["service", "install", "--manager", "systemd"]) == 2
-    assert "give --print" in capsys.readouterr().err
+def test_what_is_of_the_whole_machine_is_only_shown(program, capsys):
+    arguments = ["service", "install", "--system", "--program", str(program), "--manager"]
+    assert run([*arguments, "systemd"]) == 2
+    assert "--print" in capsys.readouterr().err
+    assert run([*arguments, "systemd", "--print"]) == 0
+    captured = capsys.readouterr()
+    service = unit_values(captured.out)
+    assert service["StateDirectory"] == "mlxceld"
+    assert (service["DynamicUser"], service["ProtectSystem"]) == ("yes", "strict")
+    assert service["RestartPreventExitStatus"] == "78"
+    assert "MemoryDenyWriteExecute" not in service
+    assert "sudo systemctl" in captured.err
+    assert run([*arguments, "launchd", "--print"]) == 0
+    plist = plistlib.loads(capsys.readouterr().out.encode())
+    assert plist["UserName"] == Path.home().name
+    assert "LimitLoadToSessionType" not in plist
+    assert plist["ProcessType"] == "Interactive"
 
 
-def test_systemd_accepts_the_unit(program, tmp_path):
+@pytest.mark.parametrize("system", [False, True])
+def test_systemd_accepts_the_unit(program, tmp_path, system):
     tool = shutil.which("systemd-analyze")
     if tool is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / servicefiles.UNIT
-    unit.write_text(servicefiles.systemd_unit(str(program), ["--port", "9"], drain_timeout=30))
+    make = servicefiles.systemd_system_unit if system else servicefiles.systemd_unit
+    unit.write_text(make(str(program), ["--port", "9"], drain_timeout=30))
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     done = subprocess.run(
-        [tool, "--user", "verify", str(unit)],
+        [tool, *([] if system else ["--user"]), "verify", str(unit)],
         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
         capture_output=True,
         text=True,

@@ -46,6 +46,9 @@ class RememberingPool:
     def retain(self, blocks: Sequence[int]) -> None:
         self.allocator.retain(blocks)
 
+    def refcount(self, block: int) -> int:
+        return self.allocator.refcount(block)
+
     def release(self, blocks: Sequence[int]) -> None:
         for block in self.allocator.release(blocks):
             del self.content[block]

@@ -38,6 +38,9 @@ class CountedPool:
             self.allocator.add_slab()
         return self.allocator.allocate(count)
 
+    def refcount(self, block: int) -> int:
+        return self.allocator.refcount(block)
+
     def retain(self, blocks: Any) -> None:
         self.allocator.retain(blocks)
 
@@ -83,10 +86,11 @@ class Bench:
         session: str | None = "s",
         origin: Origin = Origin.BOUNDARY,
         bucket: Bucket = BUCKET,
+        seq_id: int = 7,
     ) -> RejectReason | None:
         self.now += 1
         return self.store.insert(
-            bucket, session, tokens, origin, f"{tokens}", nbytes, self.seal, seq_id=int(self.now)
+            bucket, session, tokens, origin, f"{tokens}", nbytes, self.seal, seq_id=seq_id
         )
 
     def get(self, tokens: list[int], session: str = "s", bucket: Bucket = BUCKET) -> str | None:
@@ -192,8 +196,8 @@ def test_what_is_too_large_destroys_nothing(bench: Bench) -> None:
     bench.put([1, 2])
     bench.put([1, 2, 3, 4], origin=Origin.COMPLETION)
     before = bench.held()
-    for tokens in ([1, 2], [1, 2, 3], [5]):
-        assert bench.put(tokens, nbytes=1001) is RejectReason.OVERSIZED
+    for number, tokens in enumerate(([1, 2], [1, 2, 3], [5])):
+        assert bench.put(tokens, nbytes=1001, seq_id=number) is RejectReason.OVERSIZED
     assert bench.held() == before
     assert bench.counters.rejections_oversized == bench.rejects.counts[RejectReason.OVERSIZED] == 3
     assert bench.counters.supersedes == bench.counters.replaced == bench.counters.evictions_lru == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from mlxceld.api.hosts import HostGuard, host_name
+from mlxceld.web.hosts import HostGuard, host_name
 
 
 def headers(*pairs: tuple[str, str]) -> CIMultiDictProxy[str]:

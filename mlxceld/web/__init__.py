@@ -1,0 +1,1 @@
+"""What both HTTP applications share: who may call, and how they are described."""
