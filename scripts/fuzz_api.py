@@ -6,8 +6,9 @@ give both addresses with files of a key and a token:
     python scripts/fuzz_api.py --public http://127.0.0.1:8484 --key-file key \\
         --admin http://127.0.0.1:8485 --token-file token
 
-Needs schemathesis (of the ``dev`` extra). Two admin routes are left out: one drains the daemon, which
-would take no more requests afterwards, and one is a stream without an end. Ends with the worse of both exit codes.
+Needs schemathesis (of the ``dev`` extra). Two admin routes are left out: one drains the daemon,
+which would take no more requests afterwards, and one is a stream without an end. Ends with the
+worse of both exit codes.
 """
 
 from __future__ import annotations
