@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -19,6 +19,8 @@ from mlxceld.admin.schemas import ExplainOrder
 from mlxceld.engine.errors import NotReadyError
 from mlxceld.engine.request import ANONYMOUS_SESSION
 from mlxceld.models.errors import ChatTemplateError
+from mlxceld.models.tool_prompt import tool_as_rendered
+from mlxceld.models.volatile import drop_volatile_head
 
 if TYPE_CHECKING:
     from mlxceld.models.text import TextCodec
@@ -48,7 +50,8 @@ async def post_explain(request: web.Request) -> web.Response:
         body = await read_body(request.clone(client_max_size=limit), ExplainOrder)
     except web.HTTPRequestEntityTooLarge:
         raise AdminError(413, f"the body is larger than {limit} bytes", limit=limit) from None
-    prompt = read_prompt(body)
+    volatile = context.resolved.settings.volatile_heads
+    prompt = _as_served(read_prompt(body), volatile_heads=volatile)
     session = body.session or ANONYMOUS_SESSION
     try:
         codec = context.engine.text
@@ -63,6 +66,18 @@ async def post_explain(request: web.Request) -> web.Response:
     )
     answer = await asyncio.to_thread(_answer, codec, prompt, rendered, report)
     return web.json_response(answer)
+
+
+def _as_served(prompt: PromptBody, *, volatile_heads: bool) -> PromptBody:
+    """What of a request the public API renders."""
+    if prompt.messages is None:
+        return prompt
+    tools = None if prompt.tool_choice == "none" else prompt.tools
+    return replace(
+        prompt,
+        messages=drop_volatile_head(prompt.messages)[0] if volatile_heads else prompt.messages,
+        tools=[tool_as_rendered(tool) for tool in tools] if tools else None,
+    )
 
 
 def _render(codec: TextCodec, prompt: PromptBody) -> _Rendered:

@@ -13,7 +13,6 @@ from mlxceld.api.errors import invalid
 from mlxceld.api.harmony import HarmonyReader
 from mlxceld.api.parts import Answer
 from mlxceld.api.reader import AnswerReader, MarkedReader, Reading
-from mlxceld.api.volatile import drop_volatile_head
 from mlxceld.engine.request import Constraint
 from mlxceld.models.boundaries import Boundary, common_prefix
 from mlxceld.models.calls import HERMES
@@ -21,6 +20,7 @@ from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
 from mlxceld.models.grammar import GrammarError, JsonGrammar
 from mlxceld.models.text import RenderedPrompt, TextCodec
+from mlxceld.models.volatile import drop_volatile_head
 
 trace_log = logging.getLogger("mlxceld.apc")
 

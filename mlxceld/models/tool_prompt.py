@@ -19,6 +19,15 @@ For each call write one JSON object with the function's name and arguments:
 </tool_call>"""
 
 
+def tool_as_rendered(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as templates see it: how strictly it is kept to is not the model's business."""
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        return dict(tool)
+    kept = {name: value for name, value in function.items() if name != "strict"}
+    return {**tool, "function": kept}
+
+
 def with_tools_in_words(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:

@@ -116,6 +116,19 @@ async def test_tools_in_another_order_and_a_date(tiny_models: TinyModels, tmp_pa
         assert _codes(dated) == ["changing_text"]
 
 
+async def test_it_renders_what_the_public_api_renders(
+    tiny_models: TinyModels, tmp_path: Path
+) -> None:
+    async with open_stack(tiny_models.folder("llama"), tmp_path) as stack:
+        for number in range(2):
+            line = f"x-anthropic-billing-header: cch={number};\n"
+            told = await _foretold(stack, {"messages": talk("Hello!", system=line + SYSTEM)})
+        assert told["reused_tokens"] == told["prompt_tokens"] - 1
+        strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+        await _foretold(stack, {"messages": talk("Hello!"), "tools": strict})
+        await _foretold(stack, {"messages": talk("Hi!"), "tools": TOOLS, "tool_choice": "none"})
+
+
 @pytest.mark.parametrize(
     "flags", [{"kv_backend": "dense"}, {"apc.enabled": False}], ids=["dense", "apc off"]
 )

@@ -24,6 +24,7 @@ from mlxceld.api.reader import AnswerReader
 from mlxceld.api.turn import Turn, prepare
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
+from mlxceld.models.tool_prompt import tool_as_rendered
 
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
 """What of a message the chat template gets to see."""
@@ -121,7 +122,7 @@ def _turn(fields: ChatRequest, body: dict[str, Any]) -> Turn:
             {name: message[name] for name in _MESSAGE_FIELDS if message.get(name) is not None}
             for message in body["messages"]
         ],
-        tools=[_tool(tool) for tool in body.get("tools") or ()] or None,
+        tools=[tool_as_rendered(tool) for tool in body.get("tools") or ()] or None,
         tool_choice=body.get("tool_choice"),
         parallel=fields.parallel_tool_calls is not False,
         template_kwargs=body.get("chat_template_kwargs"),
@@ -132,12 +133,6 @@ def _turn(fields: ChatRequest, body: dict[str, Any]) -> Turn:
         schema=_schema(fields),
         schema_param="response_format.json_schema.schema",
     )
-
-
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as templates see it: how strictly it is kept to is not the model's business."""
-    function = {name: value for name, value in tool["function"].items() if name != "strict"}
-    return {**tool, "function": function}
 
 
 def _schema(fields: ChatRequest) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlxceld.api.volatile import drop_volatile_head
+from mlxceld.models.volatile import drop_volatile_head
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.36; cch=5f2a1;"
 
