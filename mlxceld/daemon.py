@@ -197,7 +197,12 @@ class Daemon:
             if code is None:
                 watchdog = asyncio.create_task(keep_watchdog(self._notifier, self._engine_moves))
                 if self._settings.warm_files:
-                    self._go_on(warm_files(self._engine, self._settings.warm_files))
+                    warming = warm_files(
+                        self._engine,
+                        self._settings.warm_files,
+                        volatile_heads=self._settings.volatile_heads,
+                    )
+                    self._go_on(warming)
                 code = await self._until_stopped()
                 watchdog.cancel()
             for task in self._background:

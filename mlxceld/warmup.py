@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-async def warm_files(engine: EngineClient, files: Sequence[Path]) -> int:
+async def warm_files(
+    engine: EngineClient, files: Sequence[Path], *, volatile_heads: bool = True
+) -> int:
     """Prefill and pin each file's prompt, one after another; returns how many were kept.
 
-    One that fails is logged by name, and the others go on.
+    One that fails is logged by name, and the others go on. ``volatile_heads`` is the setting.
     """
     kept = 0
     for number, file in enumerate(files):
@@ -37,6 +39,7 @@ async def warm_files(engine: EngineClient, files: Sequence[Path]) -> int:
                 tools=order.get("tools"),
                 prompt=order.get("prompt"),
                 session=order.get("session"),
+                volatile_heads=volatile_heads,
             )
             done = await warm(engine, request, pin=True)
         except (

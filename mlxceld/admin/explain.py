@@ -76,6 +76,7 @@ def _as_served(prompt: PromptBody, *, volatile_heads: bool) -> PromptBody:
     return replace(
         prompt,
         messages=drop_volatile_head(prompt.messages)[0] if volatile_heads else prompt.messages,
+        tool_choice=None if prompt.tool_choice == "auto" else prompt.tool_choice,
         tools=[tool_as_rendered(tool) for tool in tools] if tools else None,
     )
 

@@ -68,7 +68,7 @@ class PromptBody:
         thinking = [{**given, "enable_thinking": value} for value in (True, False)]
         for kwargs in (*flipped, *without, *thinking, {}):
             yield "chat_template_kwargs", replace(self, template_kwargs=kwargs)
-        for choice in (None, "auto", "none", "required"):
+        for choice in (None, "none", "required"):
             yield "tool_choice", replace(self, tool_choice=choice)
         yield "tools", replace(self, tools=None)
         yield "tools", replace(self, tools=None, tool_choice=None)

@@ -82,6 +82,7 @@ async def _rendered(context: AdminContext, order: WarmOrder) -> GenerationReques
             tools=order.tools,
             prompt=order.prompt,
             session=order.session,
+            volatile_heads=context.resolved.settings.volatile_heads,
         )
     except ChatTemplateError as error:
         raise AdminError(400, f"messages: {error}", field="messages") from None

@@ -134,8 +134,10 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         continue_final_message=turn.continued,
         with_boundaries=with_boundaries,
     )
+    # "auto" is what holds where nothing is said.
+    choice = None if turn.tool_choice == "auto" else turn.tool_choice
     signature = codec.template_signature(
-        tools=tools, tool_choice=turn.tool_choice, template_kwargs=turn.template_kwargs
+        tools=tools, tool_choice=choice, template_kwargs=turn.template_kwargs
     )
     marked = 0
     if turn.marks:

@@ -14,6 +14,8 @@ from mlxceld.engine.request import (
     GenerationRequest,
     SamplingParams,
 )
+from mlxceld.models.tool_prompt import tool_as_rendered
+from mlxceld.models.volatile import drop_volatile_head
 
 if TYPE_CHECKING:
     from mlxceld.engine.client import EngineClient
@@ -46,16 +48,21 @@ def render(
     tools: Sequence[Mapping[str, Any]] | None = None,
     prompt: str | None = None,
     session: str | None = None,
+    volatile_heads: bool = True,
 ) -> GenerationRequest:
     """The request that computes a conversation, or a text, and next to nothing else.
 
     Rendered as the next request that begins so will be: a conversation whose last message is the
-    assistant's, or of system messages only, without the opening of an answer. Raises
-    ChatTemplateError or NotReadyError; may take a while for a long text.
+    assistant's, or of system messages only, without the opening of an answer, and with
+    ``volatile_heads`` without the lines that change with every request. Raises ChatTemplateError
+    or NotReadyError; may take a while for a long text.
     """
     codec = engine.text
     signature = RAW_PROMPT_SIGNATURE
     if messages is not None:
+        if volatile_heads:
+            messages = drop_volatile_head(messages)[0]
+        tools = [tool_as_rendered(tool) for tool in tools] if tools else None
         asks = messages[-1].get("role") in ("user", "tool")
         tokens = codec.render_chat(messages, tools=tools, add_generation_prompt=asks).tokens
         signature = codec.template_signature(tools=tools)

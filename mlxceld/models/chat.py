@@ -113,18 +113,28 @@ class ChatRenderer:
         if speaks_of_tools and not self.renders_tools:
             prepared = with_tools_in_words(prepared, tools)
             tools = None
-        try:
+
+        def apply(conversation: list[dict[str, Any]]) -> str:
             text = self._tokenizer.apply_chat_template(
-                prepared,
+                conversation,
                 tools=[dict(tool) for tool in tools] if tools else None,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 tokenize=False,
                 **arguments,
             )
+            return str(text)
+
+        try:
+            return apply(prepared)
+        except TypeError as error:
+            # Some templates (DeepSeek's) join a call's arguments to text, which an object is not.
+            try:
+                return apply(with_arguments_as_text(prepared))
+            except Exception:
+                raise ChatTemplateError(_explain(error)) from error
         except Exception as error:
             raise ChatTemplateError(_explain(error)) from error
-        return str(text)
 
 
 def prepare_messages(
@@ -147,6 +157,24 @@ def prepare_messages(
             changed.pop("tool_calls", None)
         prepared.append(changed)
     return prepared
+
+
+def with_arguments_as_text(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Prepared messages with their tool calls' arguments as JSON text again."""
+    return [
+        {**message, "tool_calls": [_written_call(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else dict(message)
+        for message in messages
+    ]
+
+
+def _written_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), dict):
+        return call
+    text = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
 
 
 def _text_of(content: Any, index: int) -> str:

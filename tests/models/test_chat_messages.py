@@ -52,6 +52,21 @@ def test_tool_call_arguments_become_objects() -> None:
     assert found == [{"x": [1]}, {}, "not json", "[1]", {"y": 2}]
 
 
+def test_a_template_that_joins_arguments_to_text_gets_text(make_codec: MakeCodec) -> None:
+    template = (
+        "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}"
+        "{% for call in m['tool_calls'] or [] %}"
+        "{{ call['function']['name'] + '(' + call['function']['arguments'] + ')' }}"
+        "{% endfor %}{{ '\n' }}{% endfor %}{% for tool in tools or [] %}{{ tool }}{% endfor %}"
+    )
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    codec = make_codec(template)
+    assert codec.render_chat(messages, add_generation_prompt=False).text == (
+        'assistant:f({"x": 1})\n'
+    )
+
+
 def test_the_given_messages_are_left_alone() -> None:
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "a"}]},

@@ -385,7 +385,7 @@ def test_ancestors_are_found_without_looking_at_other_conversations() -> None:
 def test_events_and_numbers(bench: Bench) -> None:
     bench.put([1, 2], origin=Origin.HEAD)
     bench.put([1, 2, 3])
-    bench.put([1, 2, 3, 4])
+    bench.put([1, 2, 3, 4], seq_id=3)
     bench.get([1, 2, 3, 4, 5])
     bench.get([9])
     events = [event.line() for event in bench.trace.tail(9)]
