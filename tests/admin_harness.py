@@ -33,9 +33,9 @@ from mlxceld.prompt_cache.reports import (
     VerifyReport,
 )
 from mlxceld.prompt_cache.stats import fill
-from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.prompt_cache.trace_feed import TraceFeed
+from mlxceld.prompt_cache.whole_store import PrefixStore
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.status import (
     EngineSnapshot,

@@ -23,8 +23,8 @@ from mlxceld.models.folder import ModelFolder
 from mlxceld.models.loading import LoadedModel, load_model
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget
-from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
+from mlxceld.prompt_cache.whole_store import PrefixStore
 
 
 def make_settings(state_dir: Path, **overrides: Any) -> Settings:

@@ -36,9 +36,9 @@ from mlxceld.prompt_cache.reports import (
     TraceEvent,
     VerifyReport,
 )
-from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.prompt_cache.trace_feed import TraceFeed
+from mlxceld.prompt_cache.whole_store import PrefixStore
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.models.budgets import Capacities
     from mlxceld.prompt_cache.rejects import RejectLog
-    from mlxceld.prompt_cache.store import PrefixStore
     from mlxceld.prompt_cache.trace import Trace
+    from mlxceld.prompt_cache.whole_store import PrefixStore
 
 log = logging.getLogger(__name__)
 

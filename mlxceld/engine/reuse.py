@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.ledger import Ledger
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-    from mlxceld.prompt_cache.store import PrefixStore
+    from mlxceld.prompt_cache.whole_store import PrefixStore
 
 log = logging.getLogger(__name__)
 

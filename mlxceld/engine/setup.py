@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.loading import LoadedModel
-    from mlxceld.prompt_cache.store import PrefixStore
     from mlxceld.prompt_cache.trace import EventSink
+    from mlxceld.prompt_cache.whole_store import PrefixStore
     from mlxceld.telemetry.status import ModelStatus
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mlxceld.prompt_cache.key import Bucket
     from mlxceld.prompt_cache.snapshot_entry import SnapshotEntry
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-    from mlxceld.prompt_cache.store import PrefixStore
+    from mlxceld.prompt_cache.whole_store import PrefixStore
 
 log = logging.getLogger(__name__)
 

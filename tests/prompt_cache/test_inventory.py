@@ -13,7 +13,7 @@ from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange, GenerationConflictError, PinError
 from mlxceld.prompt_cache.snapshot_entry import Origin
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-from mlxceld.prompt_cache.store import PrefixStore
+from mlxceld.prompt_cache.whole_store import PrefixStore
 
 BUCKET = Bucket("m", "sig")
 BUDGET = Budget(1000, 10, 0, 0, 0, 0)

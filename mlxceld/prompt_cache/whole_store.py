@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from mlxceld.prompt_cache.entry import Entry, Taken
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import EventSink
+from mlxceld.prompt_cache.whole_entry import Entry, Taken
 
 P = TypeVar("P")
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
-from mlxceld.prompt_cache.store import PrefixStore
+from mlxceld.prompt_cache.whole_store import PrefixStore
 
 MIN_PREFIX = 2
 BUCKETS = st.sampled_from([Bucket("m", "a"), Bucket("m", "b")])

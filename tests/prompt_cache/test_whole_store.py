@@ -10,8 +10,8 @@ from mlxceld.prompt_cache.key import Bucket, session_hash
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
 from mlxceld.prompt_cache.stats import fill
-from mlxceld.prompt_cache.store import PrefixStore
 from mlxceld.prompt_cache.trace import Trace
+from mlxceld.prompt_cache.whole_store import PrefixStore
 from mlxceld.telemetry.cache_stats import CacheStats
 
 BUCKET = Bucket("m", "sig")
