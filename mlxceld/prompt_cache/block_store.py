@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from mlxceld.prompt_cache.block_entry import BlockEntry, Blocks, ChainStats, Match, Seal
 from mlxceld.prompt_cache.block_hash import Chain, extend_chain
 from mlxceld.prompt_cache.deferred import held_elsewhere
+from mlxceld.prompt_cache.description import Holding
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, EntryReport
+from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import EventSink
 
 
@@ -115,7 +116,7 @@ class BlockStore(Ledger[BlockEntry]):
         self._touch(match.entry)
         if not counted:
             return match
-        self._hit(
+        self.journal.adopted(
             match.entry,
             session=session,
             seq_id=seq_id,
@@ -145,7 +146,7 @@ class BlockStore(Ledger[BlockEntry]):
         self._pool.release(match.blocks)
         if not counted:
             return
-        self._unhit(match.entry, reason, seq_id=seq_id, matched=match.matched)
+        self.journal.adoption_failed(match.entry, reason, seq_id=seq_id, matched=match.matched)
 
     def insert(
         self,
@@ -207,7 +208,6 @@ class BlockStore(Ledger[BlockEntry]):
         for entry in self._by_use.values():
             if any(self._pool.refcount(b) == self._holders.count(b) for b in entry.table):
                 self._evict(entry, "lru")
-                self.counters.evictions_lru += 1
                 return True
         return False
 
@@ -225,16 +225,6 @@ class BlockStore(Ledger[BlockEntry]):
     def tables(self) -> list[tuple[int, ...]]:
         """The block table of every entry: the references that the store holds."""
         return [entry.table for entry in self._by_use.values()]
-
-    def report(self, entry: BlockEntry) -> EntryReport:
-        """See :meth:`Ledger.report`."""
-        blocks, shared = len(entry.table), self._holders.shared(entry.table)
-        return self._report(
-            entry,
-            blocks=blocks,
-            blocks_shared=shared,
-            nbytes=blocks * self._pool.bytes_per_block,
-        )
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
@@ -336,12 +326,11 @@ class BlockStore(Ledger[BlockEntry]):
 
     def _fits_beside_pins(self, bucket: Bucket, ids: array[int]) -> bool:
         """Whether there is room for a prefix even if all went but what is pinned."""
-        pinned = self._pinned.values()
-        if not pinned:
+        if not self._pins:
             return True
-        if len(pinned) >= self._budget.max_entries:
+        if len(self._pins) >= self._budget.max_entries:
             return False
-        kept = set().union(*(entry.table for entry in pinned))
+        kept = set().union(*(entry.table for entry in self._pins))
         new = self._blocks_for(len(ids)) - sum(b in kept for b in self._held(bucket, ids))
         return len(kept) + new <= self._capacity(self._budget)
 
@@ -367,6 +356,10 @@ class BlockStore(Ledger[BlockEntry]):
             victims.append(entry)
             left.drop(entry.table)
         return victims
+
+    def _holding(self, entry: BlockEntry) -> Holding:
+        blocks, shared = len(entry.table), self._holders.shared(entry.table)
+        return Holding(blocks * self._pool.bytes_per_block, blocks, shared)
 
     def _bytes_of(self, victims: Sequence[BlockEntry]) -> int:
         freed = self._holders.freed_by(entry.table for entry in victims)

@@ -11,7 +11,8 @@ from mlxceld.prompt_cache.key import Bucket, session_hash
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
-    from mlxceld.prompt_cache.ledger import Ledger, StoredPrefix
+    from mlxceld.prompt_cache.ledger import Ledger
+    from mlxceld.prompt_cache.stored_prefix import StoredPrefix
 
 MOST_RENDERINGS = 64
 """How many other namespaces a report names, those that share most first."""

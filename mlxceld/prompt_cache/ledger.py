@@ -5,10 +5,12 @@ from __future__ import annotations
 import abc
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
-from mlxceld.prompt_cache.counters import Counters
-from mlxceld.prompt_cache.key import Bucket, entry_digest, session_hash, session_matches
+from mlxceld.prompt_cache.description import Holding, describe
+from mlxceld.prompt_cache.journal import Journal
+from mlxceld.prompt_cache.key import Bucket, entry_digest, session_matches
+from mlxceld.prompt_cache.pins import Pins
 from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import (
@@ -22,31 +24,11 @@ from mlxceld.prompt_cache.reports import (
     PinReport,
     ResizeReport,
 )
+from mlxceld.prompt_cache.stored_prefix import StoredPrefix
 from mlxceld.prompt_cache.trace import EventSink
 
 STORE_NAME = "kv"
 """What events and flush orders call the store of prefixes."""
-
-
-class StoredPrefix(Protocol):
-    """What the books need to know of an entry; times are readings of the store's clock.
-
-    ``hits`` counts its adoptions; one with ``pins`` goes neither by age nor for others.
-    """
-
-    bucket: Bucket
-    session: str
-    tokens: array[int]
-    created: float
-    last_used: float
-    hits: int
-    client: str | None
-    pins: int
-
-    @property
-    def origin(self) -> str:
-        """What it was stored from."""
-
 
 E = TypeVar("E", bound=StoredPrefix)
 
@@ -73,18 +55,18 @@ class Ledger(abc.ABC, Generic[E]):
         enabled: bool = True,
         min_prefix: int = 1,
     ) -> None:
-        self.counters = Counters()
         self.rejects = rejects
+        self.journal = Journal(self.name, self.kind, on_event, rejects)
+        self.counters = self.journal.counters
         self.min_prefix = max(1, min_prefix)
         self._budget = budget
         self._clock = clock
-        self._emit = on_event
         self._switched_on = enabled
         self._generation = 0
         self._indexes: dict[Bucket, RadixIndex[E]] = {}
         # Least recently used first.
         self._by_use: dict[int, E] = {}
-        self._pinned: dict[int, E] = {}
+        self._pins: Pins[E] = Pins()
 
     def __len__(self) -> int:
         return len(self._by_use)
@@ -174,20 +156,13 @@ class Ledger(abc.ABC, Generic[E]):
         donation: bool = True,
     ) -> None:
         """Record that a donation (or an adoption) was declined, once a request and direction."""
-        if not self.rejects.record(
-            reason, seq_id=seq_id, context_len=context_len, donation=donation
-        ):
-            return
-        self.counters.rejections_oversized += reason is RejectReason.OVERSIZED
-        self._emit(
-            "reject",
+        self.journal.rejected(
+            reason,
             session=session,
             seq_id=seq_id,
-            matched_len=None if donation else context_len,
             context_len=context_len,
-            reason=reason.value,
             nbytes=nbytes,
-            store=self.name,
+            donation=donation,
         )
 
     def sweep(self) -> int:
@@ -196,7 +171,6 @@ class Ledger(abc.ABC, Generic[E]):
         while (oldest := self._oldest()) is not None and self._expired(oldest, now):
             self._evict(oldest, "ttl")
             gone += 1
-        self.counters.evictions_ttl += gone
         return gone
 
     def flush(self, session: str | None = None, *, dry_run: bool = False) -> FlushReport:
@@ -214,10 +188,9 @@ class Ledger(abc.ABC, Generic[E]):
         if not dry_run:
             for entry in victims:
                 self._drop(entry)
-            self.counters.evictions_flush += len(victims)
             # The entries know the raw key where the order gave its hash.
             key = victims[0].session if session is not None and victims else None
-            self._emit("flush", session=key, nbytes=freed, store=self.name)
+            self.journal.flushed(len(victims), session=key, freed=freed)
         return FlushReport(len(victims), freed, held, dry_run)
 
     def resize(
@@ -241,8 +214,7 @@ class Ledger(abc.ABC, Generic[E]):
                 self._drop(entry)
             self._budget = after
             self._generation += 1
-            self.counters.evictions_resize += len(victims)
-            self._emit("resize", nbytes=freed, store=self.name)
+            self.journal.resized(len(victims), freed=freed)
         return ResizeReport(before, after, len(victims), freed, held, self._generation, dry_run)
 
     def pin(
@@ -257,27 +229,28 @@ class Ledger(abc.ABC, Generic[E]):
         if entry is None:
             raise PinError("the prompt was computed, and could not be stored")
         if not keep:
-            return self._pin_report(entry)
+            return PinReport.of(self.report(entry))
         if not self.can_pin:
             raise PinError(
                 "this model's entries are used up by who adopts them, so none can be pinned"
             )
-        entry.pins = 1
-        self._pinned[id(entry)] = entry
-        return self._pin_report(entry)
+        self._pins.pin(entry)
+        return PinReport.of(self.report(entry))
 
     def unpin(self, digest: str) -> PinReport | None:
         """Leave a pinned entry to its age; None if no pinned entry has that digest."""
-        for key, entry in self._pinned.items():
-            if digest == self._digest(entry):
-                entry.pins = 0
-                del self._pinned[key]
-                return self._pin_report(entry)
-        return None
+        entry = self._pins.unpin(digest, self._digest)
+        return None if entry is None else PinReport.of(self.report(entry))
 
     def report(self, entry: E) -> EntryReport:
         """What an entry holds and how it was used, without its text."""
-        return self._report(entry, nbytes=self._bytes_of([entry]))
+        return describe(
+            entry,
+            self._holding(entry),
+            store=self.name,
+            digest=self._digest(entry),
+            now=self._clock(),
+        )
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
@@ -291,8 +264,7 @@ class Ledger(abc.ABC, Generic[E]):
         limits = self._limits(self._budget)
         assert self.bytes <= limits.capacity_bytes, f"{self.bytes} bytes, {limits}"
         assert len(entries) <= limits.max_entries, f"{len(entries)} entries, {limits}"
-        pinned = {key for key, entry in self._by_use.items() if entry.pins}
-        assert pinned == self._pinned.keys(), f"{len(pinned)} pins, {len(self._pinned)} booked"
+        self._pins.check(entries)
         uses = [entry.last_used for entry in entries]
         assert uses == sorted(uses), "entries are out of the order of their use"
         for bucket, index in self._indexes.items():
@@ -312,43 +284,13 @@ class Ledger(abc.ABC, Generic[E]):
         index = self._indexes.get(bucket)
         return index.get(tokens, session) if index is not None else None
 
-    def _pin_report(self, entry: E) -> PinReport:
-        told = self.report(entry)
-        return PinReport(told.digest, told.tokens, told.bytes, told.pins)
+    def _holding(self, entry: E) -> Holding:
+        """What an entry holds, for its report."""
+        return Holding(self._bytes_of([entry]))
 
     def _held_elsewhere(self, victims: Sequence[E]) -> int:
         """Bytes that stay in memory for running requests once these are gone."""
         return 0
-
-    def _report(
-        self,
-        entry: E,
-        *,
-        nbytes: int,
-        blocks: int | None = None,
-        blocks_shared: int = 0,
-        state_bytes: int | None = None,
-    ) -> EntryReport:
-        """``state_bytes`` are all where there are no blocks, and else what lies beside them."""
-        now = self._clock()
-        paged = blocks is not None
-        return EntryReport(
-            store=self.name,
-            digest=self._digest(entry),
-            session=session_hash(entry.session),
-            client=entry.client,
-            tokens=len(entry.tokens),
-            blocks=blocks,
-            blocks_shared=blocks_shared if paged else None,
-            blocks_own=blocks - blocks_shared if blocks is not None else None,
-            state_bytes=state_bytes if paged else nbytes,
-            bytes=nbytes,
-            age_seconds=now - entry.created,
-            idle_seconds=now - entry.last_used,
-            hits=entry.hits,
-            origin=entry.origin,
-            pins=entry.pins,
-        )
 
     def _limits(self, budget: Budget) -> Limits:
         """The part of a budget that is this store's."""
@@ -377,64 +319,8 @@ class Ledger(abc.ABC, Generic[E]):
         index = self._indexes.setdefault(entry.bucket, RadixIndex())
         index.add(entry.tokens, self._tag(entry), entry)
         self._by_use[id(entry)] = entry
-        if entry.pins:
-            self._pinned[id(entry)] = entry
-        self.counters.inserts += 1
-        self._emit(
-            "store",
-            session=entry.session,
-            seq_id=seq_id,
-            context_len=len(entry.tokens),
-            nbytes=nbytes,
-            store=self.name,
-        )
-
-    def _hit(
-        self,
-        entry: E,
-        *,
-        session: str,
-        seq_id: int | None,
-        matched: int,
-        context_len: int,
-        nbytes: int,
-    ) -> None:
-        """Count a lookup that found an entry, and say so."""
-        self.counters.hits += 1
-        entry.hits += 1
-        self.rejects.outcomes.adopted(seq_id, self.kind)
-        self._emit(
-            "adopt",
-            session=session,
-            seq_id=seq_id,
-            matched_len=matched,
-            context_len=context_len,
-            nbytes=nbytes,
-            store=self.name,
-        )
-
-    def _unhit(
-        self,
-        entry: E,
-        reason: RejectReason,
-        *,
-        seq_id: int | None,
-        matched: int,
-        nbytes: int | None = None,
-    ) -> None:
-        """Make a miss of a hit whose adopter could not use what it got."""
-        self.counters.hits -= 1
-        self.counters.misses += 1
-        entry.hits -= 1
-        self.rejects.outcomes.adopted(seq_id, None)
-        self.reject(
-            reason,
-            session=entry.session,
-            seq_id=seq_id,
-            context_len=matched,
-            nbytes=nbytes,
-            donation=False,
-        )
+        self._pins.add(entry)
+        self.journal.stored(entry, seq_id=seq_id, nbytes=nbytes)
 
     def _decline_partial(
         self,
@@ -471,24 +357,16 @@ class Ledger(abc.ABC, Generic[E]):
             self.counters.replaced += 1
         return old
 
-    def _evict(self, entry: E, reason: str) -> None:
+    def _evict(self, entry: E, reason: Literal["lru", "ttl"]) -> None:
         freed = self._bytes_of([entry])
         self._drop(entry)
-        self._emit(
-            "evict",
-            session=entry.session,
-            context_len=len(entry.tokens),
-            reason=reason,
-            nbytes=freed,
-            store=self.name,
-        )
+        self.journal.evicted(entry, reason, freed=freed)
 
     def _evict_oldest(self) -> E | None:
         """Give up the least recently used entry to make room; None if there is none."""
         oldest = self._oldest()
         if oldest is not None:
             self._evict(oldest, "lru")
-            self.counters.evictions_lru += 1
         return oldest
 
     def evict_for_memory(self) -> bool:
@@ -502,4 +380,4 @@ class Ledger(abc.ABC, Generic[E]):
         if not index:
             del self._indexes[entry.bucket]
         del self._by_use[id(entry)]
-        self._pinned.pop(id(entry), None)
+        self._pins.drop(entry)

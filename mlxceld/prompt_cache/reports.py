@@ -104,6 +104,11 @@ class PinReport:
     bytes: int
     pins: int
 
+    @classmethod
+    def of(cls, entry: EntryReport) -> PinReport:
+        """What of an entry's report is told to whoever pins it."""
+        return cls(entry.digest, entry.tokens, entry.bytes, entry.pins)
+
 
 class GenerationConflictError(Exception):
     """The budget has been changed since the caller looked; ``current`` is its generation now."""

@@ -9,12 +9,13 @@ from typing import Generic, TypeVar
 
 from mlxceld.prompt_cache.block_entry import Blocks, Seal
 from mlxceld.prompt_cache.deferred import held_elsewhere
+from mlxceld.prompt_cache.description import Holding
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, EntryReport, Limits
+from mlxceld.prompt_cache.reports import Budget, Limits
 from mlxceld.prompt_cache.snapshot_entry import OUTDATES, Origin, SnapshotEntry
 from mlxceld.prompt_cache.trace import EventSink
 
@@ -142,7 +143,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         self._touch(entry)
         if not counted:
             return entry
-        self._hit(
+        self.journal.adopted(
             entry,
             session=session or _NO_SESSION,
             seq_id=seq_id,
@@ -167,22 +168,18 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         self._release(entry.table)
         if not counted:
             return
-        self._unhit(entry, reason, seq_id=seq_id, matched=len(entry.tokens))
+        self.journal.adoption_failed(entry, reason, seq_id=seq_id, matched=len(entry.tokens))
 
     def handed_over(
         self, session: str, *, seq_id: int, matched: int, context_len: int, nbytes: int
     ) -> None:
         """Count a lookup that a state answered which another request had just computed."""
-        self.counters.lookups += 1
-        self.counters.hits += 1
-        self._emit(
-            "adopt",
+        self.journal.handed_over(
             session=session,
             seq_id=seq_id,
-            matched_len=matched,
+            matched=matched,
             context_len=context_len,
             nbytes=nbytes,
-            store=self.name,
         )
 
     def insert(
@@ -225,7 +222,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             old = self._replace(bucket, ids, _tag(session or _NO_SESSION, origin))
             new = self._blocks_for(len(ids)) - len(shared)
             roomy = self._make_room(state_bytes, shared, new)
-            if not roomy and self._pinned:
+            if not roomy and self._pins:
                 self._release(shared)
                 reason = RejectReason.OVERSIZED
                 self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
@@ -270,16 +267,6 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
     def tables(self) -> list[tuple[int, ...]]:
         """The block table of every entry: the references that the store holds."""
         return [entry.table for entry in self._by_use.values()]
-
-    def report(self, entry: SnapshotEntry[P]) -> EntryReport:
-        """See :meth:`Ledger.report`."""
-        return self._report(
-            entry,
-            nbytes=self.size(entry),
-            blocks=len(entry.table) if entry.table else None,
-            blocks_shared=self._holders.shared(entry.table),
-            state_bytes=entry.state_bytes,
-        )
 
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
@@ -340,15 +327,8 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
                 continue  # a head of another session, or kept on purpose
             freed = self._bytes_of([entry])
             self._drop(entry)
-            self.counters.supersedes += 1
-            self._emit(
-                "supersede",
-                session=session,
-                seq_id=seq_id,
-                matched_len=len(entry.tokens),
-                context_len=len(ids),
-                nbytes=freed,
-                store=self.name,
+            self.journal.superseded(
+                entry, session=session, seq_id=seq_id, context_len=len(ids), freed=freed
             )
 
     def _held(self, bucket: Bucket, ids: array[int]) -> tuple[int, ...]:
@@ -399,6 +379,14 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             left.drop(entry.table)
             held -= entry.state_bytes
         return victims
+
+    def _holding(self, entry: SnapshotEntry[P]) -> Holding:
+        return Holding(
+            self.size(entry),
+            len(entry.table) if entry.table else None,
+            self._holders.shared(entry.table),
+            entry.state_bytes,
+        )
 
     def _bytes_of(self, victims: Sequence[SnapshotEntry[P]]) -> int:
         blocks = self._holders.freed_by(entry.table for entry in victims)

@@ -143,7 +143,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         self._drop(taken.entry)
         self.counters.consumed += 1
         taken.entry.last_used = self._clock()
-        self._hit(
+        self.journal.adopted(
             taken.entry,
             session=session,
             seq_id=seq_id,
@@ -166,7 +166,9 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         The entry stays consumed; its payload may be half changed.
         """
         entry = taken.entry
-        self._unhit(entry, reason, seq_id=seq_id, matched=taken.matched, nbytes=entry.nbytes)
+        self.journal.adoption_failed(
+            entry, reason, seq_id=seq_id, matched=taken.matched, nbytes=entry.nbytes
+        )
 
     def evict_oldest(self) -> int:
         """Give up the least recently used entry under memory pressure; returns its bytes."""
