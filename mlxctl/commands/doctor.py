@@ -15,7 +15,7 @@ from mlxctl.options import CtlCommand
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mlxctl.diagnosis import Finding
+    from mlxctl.checks.scene import Finding
 
 
 @click.command(cls=CtlCommand)

@@ -1,0 +1,1 @@
+"""What ``mlxctl doctor`` looks at, by what it looks into."""
