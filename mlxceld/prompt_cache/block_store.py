@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mlxceld.prompt_cache.block_entry import BlockEntry, Blocks, ChainStats, Match, Seal
 from mlxceld.prompt_cache.block_hash import Chain, extend_chain
-from mlxceld.prompt_cache.deferred import held_elsewhere
 from mlxceld.prompt_cache.description import Holding
+from mlxceld.prompt_cache.held_blocks import HeldBlocks
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
@@ -42,17 +42,15 @@ class BlockStore(Ledger[BlockEntry]):
         algorithm: str = "sha256",
     ) -> None:
         super().__init__(budget, clock, on_event, rejects, enabled=enabled, min_prefix=min_prefix)
-        self._pool = pool
+        self._blocks = HeldBlocks(pool)
         self._partial = partial
         self._algorithm = algorithm
-        # Each entry has a reference to the pool for each block of its table.
-        self._holders: Holders[int] = Holders()
         self._hashes: Holders[bytes] = Holders()
 
     @property
     def bytes(self) -> int:
         """What the blocks of all entries take, each counted once."""
-        return len(self._holders) * self._pool.bytes_per_block
+        return self._blocks.bytes
 
     @property
     def whole_entries(self) -> bool:
@@ -85,7 +83,7 @@ class BlockStore(Ledger[BlockEntry]):
         depth, entry = found
         if depth < self.min_prefix:
             return None
-        return Match(entry, depth, entry.table[: self._blocks_for(depth)])
+        return Match(entry, depth, entry.table[: self._blocks.needed(depth)])
 
     def adopt(
         self,
@@ -112,8 +110,8 @@ class BlockStore(Ledger[BlockEntry]):
             if counted:
                 self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
             return None
-        self._pool.retain(match.blocks)
-        self._touch(match.entry)
+        self._blocks.retain(match.blocks)
+        self.touch(match.entry)
         if not counted:
             return match
         self.journal.adopted(
@@ -122,7 +120,7 @@ class BlockStore(Ledger[BlockEntry]):
             seq_id=seq_id,
             matched=match.matched,
             context_len=len(tokens),
-            nbytes=len(match.blocks) * self._pool.bytes_per_block,
+            nbytes=self._blocks.size(match.blocks),
         )
         return match
 
@@ -143,7 +141,7 @@ class BlockStore(Ledger[BlockEntry]):
 
         Its references are released here; nothing else happens where the lookup was not counted.
         """
-        self._pool.release(match.blocks)
+        self._blocks.release(match.blocks)
         if not counted:
             return
         self.journal.adoption_failed(match.entry, reason, seq_id=seq_id, matched=match.matched)
@@ -195,9 +193,9 @@ class BlockStore(Ledger[BlockEntry]):
         now = self._clock()
         entry = BlockEntry(bucket, session, ids, table, hashes, now, now, hits, client)
         entry.origin, entry.pins = origin, pins
-        self._holders.add(table)
+        self._blocks.add(table)
         self._hashes.add(hashes)
-        self._add(entry, seq_id=seq_id, nbytes=len(table) * self._pool.bytes_per_block)
+        self._add(entry, seq_id=seq_id, nbytes=self._blocks.size(table))
         return None
 
     def evict_for_memory(self) -> bool:
@@ -206,21 +204,20 @@ class BlockStore(Ledger[BlockEntry]):
         What only holds blocks that are in use anyway would be lost for nothing.
         """
         for entry in self._by_use.values():
-            if any(self._pool.refcount(b) == self._holders.count(b) for b in entry.table):
+            if self._blocks.unread(entry.table):
                 self._evict(entry, "lru")
                 return True
         return False
 
     def touch(self, entry: BlockEntry) -> None:
         """Make an entry the most recently used one."""
-        self._touch(entry)
+        entry.last_used = self._clock()
+        del self._by_use[id(entry)]
+        self._by_use[id(entry)] = entry
 
     def remap(self, moved: Mapping[int, int]) -> None:
         """Follow blocks that the pool has moved: old id to new id."""
-        for entry in self._by_use.values():
-            if any(block in moved for block in entry.table):
-                entry.table = tuple(moved.get(block, block) for block in entry.table)
-        self._holders.remap(moved)
+        self._blocks.remap(moved, self._by_use.values())
 
     def tables(self) -> list[tuple[int, ...]]:
         """The block table of every entry: the references that the store holds."""
@@ -229,14 +226,10 @@ class BlockStore(Ledger[BlockEntry]):
     def check(self) -> None:
         """Raise AssertionError, with the numbers, if the books do not balance."""
         super().check()
-        entries = self._by_use.values()
-        for entry in entries:
-            blocks = self._blocks_for(len(entry.tokens))
-            assert len(entry.table) == blocks, f"{len(entry.table)} blocks, {blocks} needed"
+        entries = self.entries()
+        self._blocks.check(entries)
         hashes = Holders(entry.hashes for entry in entries)
         assert hashes == self._hashes, f"{len(hashes)} hashes, {len(self._hashes)} booked"
-        recount = Holders(entry.table for entry in entries)
-        assert recount == self._holders, f"{len(recount)} blocks held, {len(self._holders)} booked"
 
     def _deepest(
         self, index: RadixIndex[BlockEntry], ids: array[int], session: str
@@ -253,17 +246,12 @@ class BlockStore(Ledger[BlockEntry]):
             best = depth, items.get(session) or next(reversed(items.values()))
         return best
 
-    def _touch(self, entry: BlockEntry) -> None:
-        entry.last_used = self._clock()
-        del self._by_use[id(entry)]
-        self._by_use[id(entry)] = entry
-
     def _refusal(self, tokens: int) -> RejectReason | None:
         if not self.enabled:
             return RejectReason.DISABLED
         if tokens < self.min_prefix:
             return RejectReason.PREFIX_TOO_SHORT
-        if self._blocks_for(tokens) > self._capacity(self._budget):
+        if self._blocks.needed(tokens) > self._capacity(self._budget):
             return RejectReason.OVERSIZED
         return None
 
@@ -275,41 +263,30 @@ class BlockStore(Ledger[BlockEntry]):
         Shared blocks are held on to first: what makes room may be the entry that they come from.
         """
         self.sweep()
-        shared = self._held(bucket, ids)
+        shared = self._blocks.shareable(self._indexes.get(bucket), ids)
         if len(shared) < len(held):
             shared = tuple(held)
-        self._pool.retain(shared)
-        new = self._blocks_for(len(ids)) - len(shared)
+        self._blocks.retain(shared)
+        new = self._blocks.needed(len(ids)) - len(shared)
         self._make_room(shared, new)
         sealed: Sequence[int] | None = []
         try:
-            while new and (sealed := seal(len(shared) * self._pool.block_size, len(ids))) is None:
+            while new and (sealed := seal(len(shared) * self._blocks.block_size, len(ids))) is None:
                 if not self.evict_for_memory():
                     break
         except BaseException:
-            self._pool.release(shared)
+            self._blocks.release(shared)
             raise
         if sealed is None:
-            self._pool.release(shared)
+            self._blocks.release(shared)
             return None
         return (*shared, *sealed)
-
-    def _held(self, bucket: Bucket, ids: array[int]) -> tuple[int, ...]:
-        """Stored blocks that these tokens can share: whole ones, or all if all tokens are."""
-        index = self._indexes.get(bucket)
-        found = index.longest(ids) if index is not None else None
-        if found is None:
-            return ()
-        depth, entry = found
-        if depth == len(ids):
-            return entry.table[: self._blocks_for(depth)]
-        return entry.table[: depth // self._pool.block_size]
 
     def _chain(self, bucket: Bucket, ids: array[int]) -> Chain:
         """The hash chain of a new entry; what a stored entry shares of it is not hashed again."""
         index = self._indexes.get(bucket)
         found = index.longest(ids) if index is not None else None
-        size = self._pool.block_size
+        size = self._blocks.block_size
         known = () if found is None else found[1].hashes[: found[0] // size]
         return extend_chain(known, ids, size, self._algorithm, bucket.media)
 
@@ -317,8 +294,8 @@ class BlockStore(Ledger[BlockEntry]):
         """Evict by use until an entry of these blocks fits: entries first, then bytes."""
         capacity = self._capacity(self._budget)
         while self._by_use:
-            needed = new + sum(block not in self._holders for block in shared)
-            fits = len(self._holders) + needed <= capacity
+            needed = new + self._blocks.missing(shared)
+            fits = len(self._blocks) + needed <= capacity
             if fits and len(self._by_use) < self._budget.max_entries:
                 return
             if self._evict_oldest() is None:
@@ -331,14 +308,12 @@ class BlockStore(Ledger[BlockEntry]):
         if len(self._pins) >= self._budget.max_entries:
             return False
         kept = set().union(*(entry.table for entry in self._pins))
-        new = self._blocks_for(len(ids)) - sum(b in kept for b in self._held(bucket, ids))
+        shared = self._blocks.shareable(self._indexes.get(bucket), ids)
+        new = self._blocks.needed(len(ids)) - sum(block in kept for block in shared)
         return len(kept) + new <= self._capacity(self._budget)
 
     def _capacity(self, budget: Budget) -> int:
-        return budget.capacity_bytes // self._pool.bytes_per_block
-
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self._pool.block_size)
+        return budget.capacity_bytes // self._blocks.bytes_each
 
     def _above(self, budget: Budget) -> list[BlockEntry]:
         """What has to go so that a budget holds, the least recently used first."""
@@ -347,7 +322,7 @@ class BlockStore(Ledger[BlockEntry]):
         if not self._enabled_under(budget):
             return entries
         capacity = self._capacity(budget)
-        left = self._holders.copy()
+        left = self._blocks.trial()
         victims: list[BlockEntry] = []
         for position, entry in enumerate(entries):
             few = len(entries) - position <= budget.max_entries
@@ -358,18 +333,16 @@ class BlockStore(Ledger[BlockEntry]):
         return victims
 
     def _holding(self, entry: BlockEntry) -> Holding:
-        blocks, shared = len(entry.table), self._holders.shared(entry.table)
-        return Holding(blocks * self._pool.bytes_per_block, blocks, shared)
+        table = entry.table
+        return Holding(self._blocks.size(table), len(table), self._blocks.shared(table))
 
     def _bytes_of(self, victims: Sequence[BlockEntry]) -> int:
-        freed = self._holders.freed_by(entry.table for entry in victims)
-        return freed * self._pool.bytes_per_block
+        return self._blocks.freed_by(entry.table for entry in victims)
 
     def _held_elsewhere(self, victims: Sequence[BlockEntry]) -> int:
-        return held_elsewhere(self._pool, self._holders, [entry.table for entry in victims])
+        return self._blocks.held_elsewhere([entry.table for entry in victims])
 
     def _drop(self, entry: BlockEntry) -> None:
         super()._drop(entry)
-        self._holders.drop(entry.table)
         self._hashes.drop(entry.hashes)
-        self._pool.release(entry.table)
+        self._blocks.drop(entry.table)

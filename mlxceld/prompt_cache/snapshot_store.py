@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from mlxceld.prompt_cache.block_entry import Blocks, Seal
-from mlxceld.prompt_cache.deferred import held_elsewhere
 from mlxceld.prompt_cache.description import Holding
-from mlxceld.prompt_cache.holders import Holders
+from mlxceld.prompt_cache.held_blocks import HeldBlocks
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
@@ -48,10 +47,8 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         min_prefix: int = 1,
     ) -> None:
         super().__init__(budget, clock, on_event, rejects, enabled=enabled, min_prefix=min_prefix)
-        self._pool = pool
-        self._block_bytes = 0 if pool is None else pool.bytes_per_block
+        self._blocks = HeldBlocks(pool)
         self._state_bytes = 0
-        self._holders: Holders[int] = Holders()
         self._origins: Counter[Origin] = Counter()
         self.ceiling: int | None = None
         """Bytes that the store may hold at this moment, if that is less than its capacity."""
@@ -59,7 +56,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
     @property
     def bytes(self) -> int:
         """What all states take, and the blocks, each counted once."""
-        return self._state_bytes + len(self._holders) * self._block_bytes
+        return self._state_bytes + self._blocks.bytes
 
     def count(self, origin: Origin) -> int:
         """How many entries of an origin there are."""
@@ -67,11 +64,13 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
 
     def size(self, entry: SnapshotEntry[P]) -> int:
         """What an entry takes, with all of its blocks."""
-        return entry.state_bytes + len(entry.table) * self._block_bytes
+        return entry.state_bytes + self._blocks.size(entry.table)
 
     def touch(self, entry: SnapshotEntry[P]) -> None:
         """Make an entry the most recently used one."""
-        self._touch(entry)
+        entry.last_used = self._clock()
+        del self._by_use[id(entry)]
+        self._by_use[id(entry)] = entry
 
     def has_head(self, bucket: Bucket, tokens: Sequence[int]) -> bool:
         """Whether exactly these tokens are stored as a head; whoever asks uses it."""
@@ -81,7 +80,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         head = index.get(as_tokens(tokens), _tag(_NO_SESSION, Origin.HEAD))
         if head is None or self._expired(head, self._clock()):
             return False
-        self._touch(head)
+        self.touch(head)
         return True
 
     def find(
@@ -137,10 +136,10 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
                     bucket, session or _NO_SESSION, tokens, max_len, seq_id=seq_id
                 )
             return None
-        self._retain(entry.table)
+        self._blocks.retain(entry.table)
         for head in self._ancestors(bucket, entry.tokens, _NO_SESSION, (Origin.HEAD,)):
-            self._touch(head)
-        self._touch(entry)
+            self.touch(head)
+        self.touch(entry)
         if not counted:
             return entry
         self.journal.adopted(
@@ -165,7 +164,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
 
         Its references are released here; nothing else happens where the lookup was not counted.
         """
-        self._release(entry.table)
+        self._blocks.release(entry.table)
         if not counted:
             return
         self.journal.adoption_failed(entry, reason, seq_id=seq_id, matched=len(entry.tokens))
@@ -209,30 +208,30 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
                 session=session,
                 seq_id=seq_id,
                 context_len=len(ids),
-                nbytes=state_bytes + self._blocks_for(len(ids)) * self._block_bytes,
+                nbytes=state_bytes + self._blocks.needed(len(ids)) * self._blocks.bytes_each,
             )
             return reason
         self.sweep()
         # Held on to first: what goes may be the entry that they come from.
-        shared = self._held(bucket, ids)
-        self._retain(shared)
+        shared = self._blocks.shareable(self._indexes.get(bucket), ids)
+        self._blocks.retain(shared)
         try:
             if session is not None:
                 self._supersede(bucket, ids, session, origin, seq_id=seq_id)
             old = self._replace(bucket, ids, _tag(session or _NO_SESSION, origin))
-            new = self._blocks_for(len(ids)) - len(shared)
+            new = self._blocks.needed(len(ids)) - len(shared)
             roomy = self._make_room(state_bytes, shared, new)
             if not roomy and self._pins:
-                self._release(shared)
+                self._blocks.release(shared)
                 reason = RejectReason.OVERSIZED
                 self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
                 return reason
-            sealed = seal(len(shared) * self._block_size, len(ids)) if new else ()
+            sealed = seal(len(shared) * self._blocks.block_size, len(ids)) if new else ()
         except BaseException:
-            self._release(shared)
+            self._blocks.release(shared)
             raise
         if sealed is None:
-            self._release(shared)
+            self._blocks.release(shared)
             reason = RejectReason.LAYOUT_CONSTRAINTS
             self.reject(reason, session=session, seq_id=seq_id, context_len=len(ids))
             return reason
@@ -252,17 +251,14 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             pins=old.pins if old is not None else 0,
         )
         self._state_bytes += state_bytes
-        self._holders.add(entry.table)
+        self._blocks.add(entry.table)
         self._origins[origin] += 1
-        held = state_bytes + len(entry.table) * self._block_bytes
-        self._add(entry, seq_id=seq_id, nbytes=held)
+        self._add(entry, seq_id=seq_id, nbytes=self.size(entry))
         return None
 
     def remap(self, moved: Mapping[int, int]) -> None:
         """Follow blocks that the pool has moved: old id to new id."""
-        for entry in self._by_use.values():
-            entry.table = tuple(moved.get(block, block) for block in entry.table)
-        self._holders.remap(moved)
+        self._blocks.remap(moved, self._by_use.values())
 
     def tables(self) -> list[tuple[int, ...]]:
         """The block table of every entry: the references that the store holds."""
@@ -274,17 +270,9 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         entries = self.entries()
         held = sum(entry.state_bytes for entry in entries)
         assert held == self._state_bytes, f"states of {held} bytes, {self._state_bytes} booked"
-        recount = Holders(entry.table for entry in entries)
-        assert recount == self._holders, f"{len(recount)} blocks held, {len(self._holders)} booked"
+        self._blocks.check(entries)
         origins = Counter(entry.origin for entry in entries)
         assert origins == self._origins, f"{origins} listed, {self._origins} booked"
-        for entry in entries:
-            blocks = self._blocks_for(len(entry.tokens))
-            assert len(entry.table) == blocks, f"{len(entry.table)} blocks, {blocks} needed"
-
-    @property
-    def _block_size(self) -> int:
-        return 1 if self._pool is None else self._pool.block_size
 
     def _limits(self, budget: Budget) -> Limits:
         return budget.snapshots
@@ -297,7 +285,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
             return RejectReason.DISABLED
         if tokens < self.min_prefix:
             return RejectReason.PREFIX_TOO_SHORT
-        needed = state_bytes + self._blocks_for(tokens) * self._block_bytes
+        needed = state_bytes + self._blocks.needed(tokens) * self._blocks.bytes_each
         if needed > self._room():
             return RejectReason.OVERSIZED
         return None
@@ -331,17 +319,6 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
                 entry, session=session, seq_id=seq_id, context_len=len(ids), freed=freed
             )
 
-    def _held(self, bucket: Bucket, ids: array[int]) -> tuple[int, ...]:
-        """Stored blocks that these tokens can share: whole ones, or all if all tokens are."""
-        index = self._indexes.get(bucket) if self._pool is not None else None
-        found = index.longest(ids) if index is not None else None
-        if found is None:
-            return ()
-        depth, entry = found
-        if depth == len(ids):
-            return entry.table[: self._blocks_for(depth)]
-        return entry.table[: depth // self._block_size]
-
     def _make_room(self, state_bytes: int, shared: Sequence[int], new: int) -> bool:
         """Evict by use until an entry fits: entries first, then bytes; False if pins leave none."""
         limits = self._limits(self._budget)
@@ -353,8 +330,8 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         return True
 
     def _fits(self, state_bytes: int, shared: Sequence[int], new: int) -> bool:
-        blocks = new + sum(block not in self._holders for block in shared)
-        return self.bytes + state_bytes + blocks * self._block_bytes <= self._room()
+        blocks = new + self._blocks.missing(shared)
+        return self.bytes + state_bytes + blocks * self._blocks.bytes_each <= self._room()
 
     def _room(self) -> int:
         """Bytes that the store may hold once something more is in it."""
@@ -368,11 +345,11 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         now, limits = self._clock(), self._limits(budget)
         if not self._enabled_under(budget):
             return entries
-        left, held = self._holders.copy(), self._state_bytes
+        left, held = self._blocks.trial(), self._state_bytes
         victims: list[SnapshotEntry[P]] = []
         for position, entry in enumerate(entries):
             few = len(entries) - position <= limits.max_entries
-            fits = held + len(left) * self._block_bytes <= limits.capacity_bytes
+            fits = held + len(left) * self._blocks.bytes_each <= limits.capacity_bytes
             if few and fits and not self._expired(entry, now, budget):
                 break
             victims.append(entry)
@@ -384,13 +361,13 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         return Holding(
             self.size(entry),
             len(entry.table) if entry.table else None,
-            self._holders.shared(entry.table),
+            self._blocks.shared(entry.table),
             entry.state_bytes,
         )
 
     def _bytes_of(self, victims: Sequence[SnapshotEntry[P]]) -> int:
-        blocks = self._holders.freed_by(entry.table for entry in victims)
-        return blocks * self._block_bytes + sum(entry.state_bytes for entry in victims)
+        states = sum(entry.state_bytes for entry in victims)
+        return states + self._blocks.freed_by(entry.table for entry in victims)
 
     def _stored(self, bucket: Bucket, session: str, tokens: array[int]) -> SnapshotEntry[P] | None:
         index = self._indexes.get(bucket)
@@ -401,31 +378,14 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         return next((entry for entry in found if entry is not None), None)
 
     def _held_elsewhere(self, victims: Sequence[SnapshotEntry[P]]) -> int:
-        return held_elsewhere(self._pool, self._holders, [entry.table for entry in victims])
+        return self._blocks.held_elsewhere([entry.table for entry in victims])
 
     def _drop(self, entry: SnapshotEntry[P]) -> None:
         """Take an entry out of the books; whoever holds its state decides when that dies."""
         super()._drop(entry)
         self._state_bytes -= entry.state_bytes
-        self._holders.drop(entry.table)
+        self._blocks.drop(entry.table)
         self._origins[entry.origin] -= 1
-        self._release(entry.table)
-
-    def _touch(self, entry: SnapshotEntry[P]) -> None:
-        entry.last_used = self._clock()
-        del self._by_use[id(entry)]
-        self._by_use[id(entry)] = entry
-
-    def _blocks_for(self, tokens: int) -> int:
-        return 0 if self._pool is None else -(-tokens // self._block_size)
-
-    def _retain(self, blocks: Sequence[int]) -> None:
-        if self._pool is not None:
-            self._pool.retain(blocks)
-
-    def _release(self, blocks: Sequence[int]) -> None:
-        if self._pool is not None:
-            self._pool.release(blocks)
 
 
 def _tag(session: str, origin: Origin) -> str:
