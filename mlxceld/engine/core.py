@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,34 +11,25 @@ import mlx.core as mx
 
 from mlxceld.config.units import readable_bytes
 from mlxceld.engine import grouping, sharing
+from mlxceld.engine.answers import Answers
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
-from mlxceld.engine.events import (
-    Event,
-    Failed,
-    FailureKind,
-    Finished,
-    FinishReason,
-    PrefillProgress,
-)
+from mlxceld.engine.endings import Endings
+from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.kv_memory import KvMemory
 from mlxceld.engine.output import TokenOutput
 from mlxceld.engine.prefill import group_caches, run_chunk
 from mlxceld.engine.pressure import Pressure
-from mlxceld.engine.recorder import Recorder, spans
+from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.reuse import PromptReuse
-from mlxceld.engine.sampling import RowSampler, token_logprob
+from mlxceld.engine.sampling import RowSampler
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
-from mlxceld.engine.stream import EventStream, deliver
 from mlxceld.kv import row_caches
 
 if TYPE_CHECKING:
     from mlxceld.engine.probe import BatchVerdict
-    from mlxceld.engine.sampling import LogprobArrays
     from mlxceld.models.loading import LoadedModel
-
-log = logging.getLogger(__name__)
 
 _CLEAR_EVERY_STEPS = 512
 """MLX keeps freed buffers; growing batches leave odd sizes behind that nothing reuses."""
@@ -87,10 +76,12 @@ class EngineCore:
         self._reads_together = verdict.batched_decode and reuse.reads_together
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
-        self._ended: list[Sequence] = []
         self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
         self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
-        self._outbox: list[tuple[EventStream, Event]] = []
+        self._answers = Answers(model.text, recorder)
+        self._endings = Endings(
+            self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
+        )
 
     # What the engine thread asks.
 
@@ -107,12 +98,12 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._in_flight or self._ended)
+        return bool(self._in_flight) or self._endings.unstored
 
     @property
     def all_stored(self) -> bool:
         """Whether everything that ended has been offered to the prompt cache."""
-        return not self._ended
+        return not self._endings.unstored
 
     @property
     def longest_chunk_seconds(self) -> float:
@@ -147,7 +138,7 @@ class EngineCore:
         try:
             self._reap()
             if (
-                self._ended
+                self._endings.unstored
                 or self._scheduler.orphans
                 or self._scheduler.next_in_line(len(self._batch))
             ):
@@ -173,14 +164,14 @@ class EngineCore:
             else:
                 self._settle()
             if self._pending is None:
-                self._store_ended()
+                self._endings.store()
         finally:
-            self._hand_over()
+            self._answers.hand_over()
 
     def pause(self) -> None:
         """Finish the step in flight and store what has ended: caches may be changed then."""
         self._break_pipeline()
-        self._hand_over()
+        self._answers.hand_over()
 
     def give_back(self) -> None:
         """Return memory after entries have gone; after :meth:`pause`."""
@@ -195,14 +186,12 @@ class EngineCore:
         """End everything in flight with an error and start from nothing."""
         now = self._clock()
         for sequence in self.sequences():
-            self._fail(sequence, kind, message, now)
-        for sequence in self._ended:
-            self._release(sequence)
-        self._ended.clear()
+            self._endings.fail(sequence, kind, message, now)
+        self._endings.forget()
         self._pending = None
         self._batch.clear()
         mx.clear_cache()
-        self._hand_over()
+        self._answers.hand_over()
 
     # The round.
 
@@ -215,7 +204,7 @@ class EngineCore:
                 ended.append((sequence, FinishReason.CANCELLED))
             elif sequence.deadline is not None and now >= sequence.deadline:
                 ended.append((sequence, FinishReason.TIMEOUT))
-        self._end(ended, now)
+        self._endings.end(ended, now)
 
     def _admit(self) -> None:
         self._memory.note_tails()
@@ -241,7 +230,7 @@ class EngineCore:
         try:
             action(sequence)
         except Exception as error:
-            self._request_fault(sequence, error)
+            self._endings.fault(sequence, error)
 
     def _begin(self, sequence: Sequence) -> None:
         if sequence.sampler is not None:  # it has been here before
@@ -320,10 +309,7 @@ class EngineCore:
                 at = partial(row_caches.extract, caches, i) if merged else lambda: caches
                 self._reuse.reached(sequence, at)
             if sequence.request.stream and not sequence.resumed:
-                self._tell(
-                    sequence,
-                    PrefillProgress(sequence.prefilled, len(sequence.prompt), sequence.cached),
-                )
+                self._answers.progress(sequence)
             self._let_go(sequence)
             if not sequence.prefill_left:
                 done.append(sequence)
@@ -376,7 +362,7 @@ class EngineCore:
     def _break_pipeline(self) -> None:
         """Wait for the step in flight, and store what ended: nothing reads the pool meanwhile."""
         self._settle()
-        self._store_ended()
+        self._endings.store()
 
     def _take(self, step: Step) -> None:
         """Give a step's tokens to their rows, and end those that are done."""
@@ -393,111 +379,10 @@ class EngineCore:
             try:
                 if i in step.failed:
                     raise step.failed[i]
-                reason = self._take_token(row, token, step.logprobs.get(i), now)
+                reason = self._answers.take_token(row, token, step.logprobs.get(i), now)
             except Exception as error:
-                self._request_fault(row, error)
+                self._endings.fault(row, error)
                 continue
             if reason is not None:
                 ended.append((row, reason))
-        self._end(ended, now)
-
-    def _take_token(
-        self, row: Sequence, token: int, logprobs: LogprobArrays | None, now: float
-    ) -> FinishReason | None:
-        """Append one token to its row; the reason if the row is done with it."""
-        params, output, codec = row.request.sampling, row.output, self._model.text
-        if output is None:
-            raise RuntimeError("a row decodes without an output")
-        row.generated.append(token)
-        if row.request.constraint is not None:
-            row.request.constraint.accept(token)
-        self._recorder.account_token(row, now)
-        if token in codec.eos_ids and not params.ignore_eos:
-            row.ended_by_eos = True
-            return FinishReason.STOP
-        detail = None if logprobs is None else token_logprob(codec, token, logprobs)
-        delta = output.add(token, detail)
-        if delta is not None:
-            self._tell(row, delta)
-        if output.stop_text is not None:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(row.generated) >= row.max_tokens else None
-
-    # Ends.
-
-    def _end(self, ended: Iterable[tuple[Sequence, FinishReason]], now: float) -> None:
-        ended = [(s, reason) for s, reason in ended if s.phase is not Phase.DONE]
-        if not ended:
-            return
-        self._batch.leave([s for s, _ in ended], self._reuse.wants)
-        for sequence, reason in ended:
-            delta = sequence.output.finish() if sequence.output is not None else None
-            if delta is not None:
-                self._tell(sequence, delta)
-            queued, prefill, decode = spans(sequence, now)
-            stop_text = sequence.output.stop_text if sequence.output is not None else None
-            self._tell(
-                sequence,
-                Finished(reason, sequence.usage(), stop_text, queued, prefill, decode),
-            )
-            self._recorder.finish(sequence, reason.value, now)
-            if reason in (FinishReason.STOP, FinishReason.LENGTH):
-                self._announce(sequence)
-            self._drop(sequence)
-            self._ended.append(sequence)
-        # Callers are told before what they leave is stored, which takes time and must wait for the
-        # step in flight.
-        self._hand_over()
-
-    def _store_ended(self) -> None:
-        """Store what ended sequences leave; with no step in flight."""
-        ended, self._ended = self._ended, []
-        if ended:
-            self._memory.note_tails()
-        for sequence in ended:
-            try:
-                self._reuse.donate(sequence)
-            except Exception:
-                # It has its answer; what is lost is only that the next one could have been quicker.
-                log.exception("what request %s computed could not be kept", sequence.request.id)
-            self._release(sequence)
-
-    def _release(self, sequence: Sequence) -> None:
-        self._reuse.release(sequence)
-        sequence.row = None
-
-    def _announce(self, sequence: Sequence) -> None:
-        """Let whoever knows the conversation think of its next turn."""
-        after, output = sequence.request.after, sequence.output
-        if after is None or output is None:
-            return
-        try:
-            after(output.text)
-        except Exception:
-            log.exception("the next turn of request %s is not known", sequence.request.id)
-
-    def _request_fault(self, sequence: Sequence, error: Exception) -> None:
-        log.error("request %s failed: %s", sequence.request.id, error, exc_info=error, stacklevel=2)
-        self._batch.leave([sequence], lambda _: False)
-        text = "".join(traceback.format_exception_only(error)).strip()
-        self._fail(sequence, FailureKind.REQUEST, text, self._clock())
-
-    def _fail(self, sequence: Sequence, kind: FailureKind, message: str, now: float) -> None:
-        self._tell(sequence, Failed(kind, message, sequence.usage()))
-        self._drop(sequence)
-        self._release(sequence)
-        self._recorder.finish(sequence, "error", now, error=message)
-
-    def _drop(self, sequence: Sequence) -> None:
-        """Take an ended sequence off the books; its row is the caller's to store or forget."""
-        sequence.phase = Phase.DONE
-        self._scheduler.remove(sequence)
-        self._in_flight.pop(sequence.request.id, None)
-
-    def _tell(self, sequence: Sequence, event: Event) -> None:
-        self._outbox.append((sequence.stream, event))
-
-    def _hand_over(self) -> None:
-        if self._outbox:
-            batch, self._outbox = self._outbox, []
-            deliver(batch)
+        self._endings.end(ended, now)

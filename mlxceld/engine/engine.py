@@ -16,29 +16,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mlxceld.engine import power
 from mlxceld.engine.admission import token_limit
+from mlxceld.engine.configured_store import make_whole_store
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
-from mlxceld.engine.orders import pin_in, stores_of
+from mlxceld.engine.orders import StoreOrders
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
-from mlxceld.prompt_cache.explain import Explainer, ExplainReport, explain
-from mlxceld.prompt_cache.inventory import list_entries
-from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.rejects import RejectLog
-from mlxceld.prompt_cache.reports import (
-    Budget,
-    BudgetChange,
-    EntryList,
-    FlushReport,
-    PinReport,
-    ResizeReport,
-    TraceEvent,
-    VerifyReport,
-)
 from mlxceld.prompt_cache.trace import Trace
-from mlxceld.prompt_cache.trace_feed import TraceFeed
-from mlxceld.prompt_cache.whole_store import PrefixStore
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
 if TYPE_CHECKING:
@@ -46,8 +32,6 @@ if TYPE_CHECKING:
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.prefetch import Prefetcher
     from mlxceld.engine.request import GenerationRequest, NextTurn
-    from mlxceld.engine.reuse import PromptReuse
-    from mlxceld.kv.row_caches import Caches
     from mlxceld.models.loading import LoadedModel
     from mlxceld.models.text import TextCodec
 
@@ -62,7 +46,7 @@ _IDLE_SWEEP_SECONDS = 30.0
 the last step it recounts what is stored."""
 
 
-class Engine:
+class Engine(StoreOrders):
     """Runs :class:`EngineCore` on a thread of its own.
 
     Public methods may be called from any thread, :meth:`submit` from an event loop's. The lock
@@ -81,7 +65,11 @@ class Engine:
         on_battery: Callable[[], bool] = power.on_battery,
     ) -> None:
         """``given`` names the settings that the operator has set; no model changes those."""
-        self._settings = settings
+        trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
+        rejects = RejectLog(wall_clock_ms)
+        # Its budget is what is told until a model has decided how its prompts are kept.
+        self._whole = make_whole_store(settings, clock, trace.emit, rejects)
+        super().__init__(settings, trace, Publisher(settings, self._whole, rejects, trace, clock))
         self._given = given
         self._power = power.PowerSource(clock, on_battery)
         self._loader = loader
@@ -98,24 +86,8 @@ class Engine:
         self._next_seq_id = 1
         self._stopping = False
         self._draining = False
-        self._state = EngineState.LOADING
         self._listeners: list[StateListener] = []
-        self._model: LoadedModel | None = None
-        self._core: EngineCore | None = None
         self._prefetcher: Prefetcher | None = None
-        self._trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
-        self._rejects = RejectLog(wall_clock_ms)
-        self._reuse: PromptReuse | None = None
-        # Its budget is what is told until a model has decided how its prompts are kept.
-        self._whole: PrefixStore[Caches] = PrefixStore(
-            _budget(settings),
-            clock,
-            self._trace.emit,
-            self._rejects,
-            enabled=settings.prompt_cache.enabled,
-            min_prefix=settings.prompt_cache.min_prefix,
-        )
-        self._publisher = Publisher(settings, self._whole, self._rejects, self._trace, clock)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # Life.
@@ -241,122 +213,6 @@ class Engine:
             self._wakeup.notify()
         return future
 
-    def flush(
-        self, *, store: str = "all", session: str | None = None, dry_run: bool = False
-    ) -> Future[FlushReport]:
-        """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
-
-        def work() -> FlushReport:
-            core, reuse = self._paused()
-            report = FlushReport(0, 0, 0, dry_run)
-            if store != "snapshots":
-                report = report.plus(reuse.store.flush(session, dry_run=dry_run))
-            if store != "kv" and reuse.snapshots is not None:
-                report = report.plus(reuse.snapshots.flush(session, dry_run=dry_run))
-            core.give_back()
-            self._publish(force=True)
-            return report
-
-        return self.call(work)
-
-    def resize(
-        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
-    ) -> Future[ResizeReport]:
-        """Change the live budgets between two steps, evicting down to them at once.
-
-        Fails with GenerationConflictError where ``generation`` is given and is not the budget's.
-        """
-
-        def work() -> ResizeReport:
-            core, reuse = self._paused()
-            report = reuse.store.resize(changes, dry_run=dry_run, generation=generation)
-            if reuse.snapshots is not None:
-                report = report.plus(reuse.snapshots.resize(changes, dry_run=dry_run))
-            core.give_back()
-            self._publish(force=True)
-            return report
-
-        return self.call(work)
-
-    def entries(
-        self, *, store: str = "all", session: str | None = None, limit: int | None = None
-    ) -> Future[EntryList]:
-        """List what is stored, the newest uses first, as it is between two steps."""
-
-        def work() -> EntryList:
-            stores = stores_of(self._loaded_reuse(), store)
-            return list_entries(stores, session=session, limit=limit)
-
-        return self.call(work)
-
-    def pin(self, request: GenerationRequest, *, keep: bool = True) -> Future[PinReport]:
-        """Keep the prompt of a request that has ended; fails with PinError if it is not stored.
-
-        With ``keep`` off it is only found.
-        """
-
-        def work() -> PinReport:
-            reuse, model = self._loaded_reuse(), self._model
-            if model is None:
-                raise NotReadyError(f"the engine is {self._state.value}")
-            bucket = Bucket(model.status.id, request.template_signature)
-            return pin_in(stores_of(reuse, "all"), bucket, request, keep=keep)
-
-        return self.call(work)
-
-    def unpin(self, digest: str) -> Future[PinReport | None]:
-        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
-
-        def work() -> PinReport | None:
-            found = (store.unpin(digest) for store in stores_of(self._loaded_reuse(), "all"))
-            return next((report for report in found if report is not None), None)
-
-        return self.call(work)
-
-    def verify(self) -> Future[VerifyReport]:
-        """Check, between two steps, that what is adopted goes on as if it had been computed.
-
-        If it does not, nothing is stored or adopted any more.
-        """
-
-        def work() -> VerifyReport:
-            core, reuse = self._paused()
-            model = self._model
-            if model is None:
-                raise NotReadyError(f"the engine is {self._state.value}")
-            report = self._check_reuse(model, core, reuse)
-            self._publish(force=True)
-            return report
-
-        return self.call(work)
-
-    def explain(self, tokens: Seq[int], session: str, signature: str) -> Future[ExplainReport]:
-        """Foretell what a request would reuse, between two steps; counts and stores nothing."""
-
-        def work() -> ExplainReport:
-            reuse, model = self._loaded_reuse(), self._model
-            if model is None:
-                raise NotReadyError(f"the engine is {self._state.value}")
-            bucket = Bucket(model.status.id, signature)
-            if isinstance(reuse, Explainer):
-                return reuse.explain(bucket, session, tokens)
-            return explain(reuse.store, bucket, session, tokens)
-
-        return self.call(work)
-
-    def set_trace(self, enabled: bool) -> None:
-        """Switch the cache trace: its log lines, and what is fed to those who follow it."""
-        self._trace.switch(enabled)
-        self._publisher.trace_switched()
-
-    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
-        """A feed of what is traced from now on; ``wake`` is called, on any thread, at news."""
-        return self._trace.follow(wake)
-
-    def trace_tail(self, n: int) -> list[TraceEvent]:
-        """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""
-        return self._trace.tail(n)
-
     # The thread.
 
     def _run(self) -> None:
@@ -370,19 +226,10 @@ class Engine:
         try:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
-            from mlxceld.engine.capacities import plan_capacities
-            from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_memory
+            from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_stores
 
             settings = self._settings
-            budget = plan_memory(model, settings)
-            capacities = plan_capacities(model, settings, self._given, budget.bytes)
-            self._whole.begin_with(
-                replace(
-                    self._whole.budget,
-                    capacity_bytes=capacities.kv.bytes,
-                    snapshot_capacity_bytes=capacities.snapshots.bytes,
-                )
-            )
+            budget, capacities = plan_stores(model, settings, self._given, self._whole)
             self._publisher.capacities = capacities
             reuse = make_reuse(model, settings, budget, self._whole, self._trace.emit, self._clock)
             self._core, status = make_core(
@@ -411,20 +258,6 @@ class Engine:
         reuse = self._loaded_reuse()
         gone = reuse.store.sweep()
         return gone if reuse.snapshots is None else gone + reuse.snapshots.sweep()
-
-    def _check_reuse(
-        self, model: LoadedModel, core: EngineCore, reuse: PromptReuse
-    ) -> VerifyReport:
-        """Run the self-check, and tell and do what follows from it."""
-        from mlxceld.engine.verify import check_reuse
-
-        report, status = check_reuse(model, core.verdict, reuse, self._settings.apc.block_size)
-        if not report.passed:
-            core.give_back()
-        self._publisher.recorder.background_tokens_computed += report.tokens_computed
-        self._publisher.model = status
-        self._model = replace(model, status=status)
-        return report
 
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)
@@ -531,19 +364,6 @@ class Engine:
             force=force,
         )
 
-    def _paused(self) -> tuple[EngineCore, PromptReuse]:
-        """The core with no step in flight, and its stores, which may be changed then."""
-        reuse = self._loaded_reuse()
-        if self._core is None:
-            raise NotReadyError(f"the engine is {self._state.value}")
-        self._core.pause()
-        return self._core, reuse
-
-    def _loaded_reuse(self) -> PromptReuse:
-        if self._reuse is None:
-            raise NotReadyError(f"the engine is {self._state.value}")
-        return self._reuse
-
     def _enter(self, state: EngineState, detail: str) -> None:
         self._state = state
         self._publisher.state(state, detail)
@@ -570,15 +390,3 @@ class Engine:
             release_mlx()
         if not failed:
             self._enter(EngineState.STOPPED, "")
-
-
-def _budget(settings: Settings) -> Budget:
-    cache = settings.prompt_cache
-    return Budget(
-        capacity_bytes=cache.capacity_bytes,
-        max_entries=cache.max_entries,
-        ttl_seconds=cache.ttl,
-        snapshot_capacity_bytes=cache.snapshot_capacity_bytes,
-        snapshot_max_entries=cache.snapshot_max_entries,
-        snapshot_ttl_seconds=cache.snapshot_ttl,
-    )

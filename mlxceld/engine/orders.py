@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from mlxceld.engine.errors import NotReadyError
+from mlxceld.prompt_cache.explain import Explainer, ExplainReport, explain
+from mlxceld.prompt_cache.inventory import list_entries
+from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.radix import as_tokens
-from mlxceld.prompt_cache.reports import PinError
+from mlxceld.prompt_cache.reports import FlushReport, PinError
+from mlxceld.telemetry.status import EngineState
 
 if TYPE_CHECKING:
+    from mlxceld.config import Settings
+    from mlxceld.engine.core import EngineCore
+    from mlxceld.engine.publisher import Publisher
     from mlxceld.engine.request import GenerationRequest
     from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.models.loading import LoadedModel
     from mlxceld.prompt_cache.inventory import Inventoried
-    from mlxceld.prompt_cache.key import Bucket
-    from mlxceld.prompt_cache.reports import PinReport
+    from mlxceld.prompt_cache.reports import (
+        BudgetChange,
+        EntryList,
+        PinReport,
+        ResizeReport,
+        TraceEvent,
+        VerifyReport,
+    )
+    from mlxceld.prompt_cache.trace import Trace
+    from mlxceld.prompt_cache.trace_feed import TraceFeed
+
+T = TypeVar("T")
 
 STORES = ("all", "kv", "snapshots")
 """The names by which orders choose stores."""
@@ -43,3 +65,172 @@ def pin_in(
         except PinError as error:
             refusal = error
     raise refusal
+
+
+class StoreOrders(ABC):
+    """The orders about what is stored, and the trace of it.
+
+    Public methods may be called from any thread; what they return is settled on the engine's.
+    The engine says how work gets between two steps, and sets model, core and reuse: they are None
+    until a model has been loaded.
+    """
+
+    def __init__(self, settings: Settings, trace: Trace, publisher: Publisher) -> None:
+        self._settings = settings
+        self._trace = trace
+        self._publisher = publisher
+        self._state = EngineState.LOADING
+        self._model: LoadedModel | None = None
+        self._core: EngineCore | None = None
+        self._reuse: PromptReuse | None = None
+
+    @abstractmethod
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Run ``work`` on the engine thread between two steps."""
+
+    @abstractmethod
+    def _publish(self, *, force: bool = False) -> None:
+        """Replace the snapshot by what is now."""
+
+    def flush(
+        self, *, store: str = "all", session: str | None = None, dry_run: bool = False
+    ) -> Future[FlushReport]:
+        """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
+
+        def work() -> FlushReport:
+            core, reuse = self._paused()
+            report = FlushReport(0, 0, 0, dry_run)
+            if store != "snapshots":
+                report = report.plus(reuse.store.flush(session, dry_run=dry_run))
+            if store != "kv" and reuse.snapshots is not None:
+                report = report.plus(reuse.snapshots.flush(session, dry_run=dry_run))
+            core.give_back()
+            self._publish(force=True)
+            return report
+
+        return self.call(work)
+
+    def resize(
+        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
+    ) -> Future[ResizeReport]:
+        """Change the live budgets between two steps, evicting down to them at once.
+
+        Fails with GenerationConflictError where ``generation`` is given and is not the budget's.
+        """
+
+        def work() -> ResizeReport:
+            core, reuse = self._paused()
+            report = reuse.store.resize(changes, dry_run=dry_run, generation=generation)
+            if reuse.snapshots is not None:
+                report = report.plus(reuse.snapshots.resize(changes, dry_run=dry_run))
+            core.give_back()
+            self._publish(force=True)
+            return report
+
+        return self.call(work)
+
+    def entries(
+        self, *, store: str = "all", session: str | None = None, limit: int | None = None
+    ) -> Future[EntryList]:
+        """List what is stored, the newest uses first, as it is between two steps."""
+
+        def work() -> EntryList:
+            stores = stores_of(self._loaded_reuse(), store)
+            return list_entries(stores, session=session, limit=limit)
+
+        return self.call(work)
+
+    def pin(self, request: GenerationRequest, *, keep: bool = True) -> Future[PinReport]:
+        """Keep the prompt of a request that has ended; fails with PinError if it is not stored.
+
+        With ``keep`` off it is only found.
+        """
+
+        def work() -> PinReport:
+            reuse, model = self._loaded_reuse(), self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            bucket = Bucket(model.status.id, request.template_signature)
+            return pin_in(stores_of(reuse, "all"), bucket, request, keep=keep)
+
+        return self.call(work)
+
+    def unpin(self, digest: str) -> Future[PinReport | None]:
+        """Leave a pinned entry to its age; None if no pinned entry has that digest."""
+
+        def work() -> PinReport | None:
+            found = (store.unpin(digest) for store in stores_of(self._loaded_reuse(), "all"))
+            return next((report for report in found if report is not None), None)
+
+        return self.call(work)
+
+    def verify(self) -> Future[VerifyReport]:
+        """Check, between two steps, that what is adopted goes on as if it had been computed.
+
+        If it does not, nothing is stored or adopted any more.
+        """
+
+        def work() -> VerifyReport:
+            core, reuse = self._paused()
+            model = self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            report = self._check_reuse(model, core, reuse)
+            self._publish(force=True)
+            return report
+
+        return self.call(work)
+
+    def explain(self, tokens: Sequence[int], session: str, signature: str) -> Future[ExplainReport]:
+        """Foretell what a request would reuse, between two steps; counts and stores nothing."""
+
+        def work() -> ExplainReport:
+            reuse, model = self._loaded_reuse(), self._model
+            if model is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            bucket = Bucket(model.status.id, signature)
+            if isinstance(reuse, Explainer):
+                return reuse.explain(bucket, session, tokens)
+            return explain(reuse.store, bucket, session, tokens)
+
+        return self.call(work)
+
+    def set_trace(self, enabled: bool) -> None:
+        """Switch the cache trace: its log lines, and what is fed to those who follow it."""
+        self._trace.switch(enabled)
+        self._publisher.trace_switched()
+
+    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
+        """A feed of what is traced from now on; ``wake`` is called, on any thread, at news."""
+        return self._trace.follow(wake)
+
+    def trace_tail(self, n: int) -> list[TraceEvent]:
+        """The last ``n`` cache events, oldest first; kept whether the trace is on or off."""
+        return self._trace.tail(n)
+
+    def _check_reuse(
+        self, model: LoadedModel, core: EngineCore, reuse: PromptReuse
+    ) -> VerifyReport:
+        """Run the self-check, and tell and do what follows from it."""
+        from mlxceld.engine.verify import check_reuse
+
+        report, status = check_reuse(model, core.verdict, reuse, self._settings.apc.block_size)
+        if not report.passed:
+            core.give_back()
+        self._publisher.recorder.background_tokens_computed += report.tokens_computed
+        self._publisher.model = status
+        self._model = replace(model, status=status)
+        return report
+
+    def _paused(self) -> tuple[EngineCore, PromptReuse]:
+        """The core with no step in flight, and its stores, which may be changed then."""
+        reuse = self._loaded_reuse()
+        if self._core is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        self._core.pause()
+        return self._core, reuse
+
+    def _loaded_reuse(self) -> PromptReuse:
+        if self._reuse is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        return self._reuse

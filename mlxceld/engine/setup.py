@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
 from mlxceld.config.units import readable_bytes
+from mlxceld.engine.capacities import plan_capacities
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.kv_budget import KvBudget, device_memory, kv_budget
 from mlxceld.engine.kv_memory import SMALLEST_STEP
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.recorder import Recorder
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.row_caches import Caches
+    from mlxceld.models.budgets import Capacities
     from mlxceld.models.loading import LoadedModel
     from mlxceld.prompt_cache.trace import EventSink
     from mlxceld.prompt_cache.whole_store import PrefixStore
@@ -47,11 +49,28 @@ _SLABS_AT_LEAST = 16
 """Slabs that a small budget is cut into, so that what is left over is small too."""
 
 
-def plan_memory(model: LoadedModel, settings: Settings) -> KvBudget:
-    """The budget of keys and values, stored and running; logs how it came about."""
+def plan_stores(
+    model: LoadedModel,
+    settings: Settings,
+    given: Collection[str],
+    whole: PrefixStore[Caches],
+) -> tuple[KvBudget, Capacities]:
+    """The budget of keys and values, stored and running, and what of it stores may hold.
+
+    ``whole`` begins with these capacities. ``given`` names the settings that the operator has set.
+    Logs how all came about.
+    """
     budget = kv_budget(settings.kv_cache_budget, model.status.weight_bytes, device_memory())
     log.info("kv cache budget: %s = %s", readable_bytes(budget.bytes), budget.derivation)
-    return budget
+    capacities = plan_capacities(model, settings, given, budget.bytes)
+    whole.begin_with(
+        replace(
+            whole.budget,
+            capacity_bytes=capacities.kv.bytes,
+            snapshot_capacity_bytes=capacities.snapshots.bytes,
+        )
+    )
+    return budget, capacities
 
 
 def make_core(

@@ -84,7 +84,7 @@ async def test_the_leader_goes_halfway(core: Make, how: str) -> None:
     if how == "cancel":
         harness.core.cancel(leader.request.id)
     else:
-        harness.core._request_fault(leader, ValueError("a fault of its own"))
+        harness.core._endings.fault(leader, ValueError("a fault of its own"))
     computed = leader.prefilled
     await harness.run()
     gone = harness.results[leader.request.id]

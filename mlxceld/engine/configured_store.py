@@ -1,0 +1,42 @@
+"""The store of whole prefixes and the budget of all stores, as the settings have them. No MLX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mlxceld.prompt_cache.reports import Budget
+from mlxceld.prompt_cache.whole_store import PrefixStore
+
+if TYPE_CHECKING:
+    from mlxceld.config import Settings
+    from mlxceld.kv.row_caches import Caches
+    from mlxceld.prompt_cache.rejects import RejectLog
+    from mlxceld.prompt_cache.trace import EventSink
+
+
+def make_whole_store(
+    settings: Settings, clock: Callable[[], float], emit: EventSink, rejects: RejectLog
+) -> PrefixStore[Caches]:
+    """An empty store with the budget that is configured."""
+    return PrefixStore(
+        configured_budget(settings),
+        clock,
+        emit,
+        rejects,
+        enabled=settings.prompt_cache.enabled,
+        min_prefix=settings.prompt_cache.min_prefix,
+    )
+
+
+def configured_budget(settings: Settings) -> Budget:
+    """The limits of both stores before a model has been looked at."""
+    cache = settings.prompt_cache
+    return Budget(
+        capacity_bytes=cache.capacity_bytes,
+        max_entries=cache.max_entries,
+        ttl_seconds=cache.ttl,
+        snapshot_capacity_bytes=cache.snapshot_capacity_bytes,
+        snapshot_max_entries=cache.snapshot_max_entries,
+        snapshot_ttl_seconds=cache.snapshot_ttl,
+    )
