@@ -19,16 +19,21 @@ if TYPE_CHECKING:
     from mlxceld.engine.scheduler import Scheduler
     from mlxceld.engine.sequence import Sequence
 
-SMALLEST_STEP = 64
-"""Tokens by which rows grow where the budget is small."""
-
-_ROOMY_STEP = 256
-_ROOMY_TOKENS = 1 << 16
-"""From a budget of so many tokens on, rows grow by 256 tokens at a time, as mlx-lm's do."""
+_STEPS = ((1 << 16, 256), (1 << 12, 64), (0, 16))
+"""Budgets in tokens, and from each of them on the tokens by which rows grow at a time."""
 
 _MOST_PADDING = 2.0
 _SMALL_TAIL = 512
 """Tokens below which a row's tail is not worth moving, whatever its padding costs the others."""
+
+
+def growth_step(limit: int, token_bytes: int) -> int:
+    """Tokens by which rows grow within a budget of ``limit`` bytes.
+
+    256, as mlx-lm's caches do, where that is little; else fewer, at the price of more copies.
+    """
+    tokens = limit // token_bytes if token_bytes else _STEPS[0][0]
+    return next(step for least, step in _STEPS if tokens >= least)
 
 
 class KvMemory:
@@ -49,8 +54,7 @@ class KvMemory:
         self._reuse = reuse
         self._batch = batch
         self._in_flight = in_flight
-        roomy = not reuse.token_bytes or limit // reuse.token_bytes >= _ROOMY_TOKENS
-        self.step = batch.step = _ROOMY_STEP if roomy else SMALLEST_STEP
+        self.step = batch.step = growth_step(limit, reuse.token_bytes)
 
     def tails(self) -> int:
         """Bytes that running sequences hold outside the pool, prompts under way included."""

@@ -13,7 +13,7 @@ from mlxceld.config.units import readable_bytes
 from mlxceld.engine.capacities import plan_capacities
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.kv_budget import KvBudget, device_memory, kv_budget
-from mlxceld.engine.kv_memory import SMALLEST_STEP
+from mlxceld.engine.kv_memory import growth_step
 from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.prefetch import Prefetcher
 from mlxceld.engine.prefill import run_chunk
@@ -239,7 +239,7 @@ def _context_within(budget: KvBudget, token_bytes: int, context: int) -> int:
     """The model's context length, cut to what one request alone can have of the budget."""
     if not token_bytes:
         return context
-    most = max(1, budget.bytes // token_bytes - SMALLEST_STEP)
+    most = max(1, budget.bytes // token_bytes - growth_step(budget.bytes, token_bytes))
     if most >= context:
         return context
     log.warning(
