@@ -81,13 +81,13 @@ class Server:
         lines = self._status.read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
-    def active(self) -> int | None:
-        """What MLX says is in use; only mlxceld tells."""
+    def mlx_memory(self, which: str) -> int | None:
+        """What MLX says is in use (``active``) or was at most (``peak``); only mlxceld tells."""
         if not self.ours:
             return None
         with urllib.request.urlopen(f"{self.url}/metrics") as response:  # noqa: S310
             for line in response.read().decode().splitlines():
-                if line.startswith("mlxcel_memory_active_bytes "):
+                if line.startswith(f"mlxcel_memory_{which}_bytes "):
                     return int(float(line.split()[1]))
         return None
 
@@ -164,14 +164,13 @@ def request(messages: list[tuple[str, str]], tokens: int) -> dict[str, object]:
 
 def burst(server: Server, conversations: list[list[str]], tokens: int) -> Burst:
     """One burst, with the server's memory watched meanwhile."""
-    before, active = server.resident(), server.active()
-    seen, active_seen = [before], [active or 0]
+    before, active = server.resident(), server.mlx_memory("active")
+    seen = [before]
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.05):
             seen.append(server.resident())
-            active_seen.append(server.active() or 0)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -182,7 +181,8 @@ def burst(server: Server, conversations: list[list[str]], tokens: int) -> Burst:
         wall = time.perf_counter() - started
         done.set()
         watcher.join()
-    added = None if active is None else max(active_seen) - active
+    highest = server.mlx_memory("peak")
+    added = None if active is None or highest is None else highest - active
     return Burst(streams, wall, max(seen) - before, max(seen), added)
 
 
@@ -240,7 +240,7 @@ def main() -> None:
         print(told("decode rate of a stream", [m.rate / p.rate for m, p in both], "more"))
         print(f"  answers alike: {same} of {options.pairs * options.streams}")
         active = [mine.active_added or 0 for mine, _ in both]
-        print(f"  MLX's active memory added, mlxceld: {sorted(active)} bytes")
+        print(f"  MLX's peak over its active memory before, mlxceld: {sorted(active)} bytes")
         if options.with_cache_off:
             peaks = [pair["ours"].peak / pair["off"].peak for pair in pairs]
             print(told("peak, against mlxceld without its cache", peaks, "less"), flush=True)

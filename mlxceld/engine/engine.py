@@ -41,6 +41,10 @@ T = TypeVar("T")
 Loader = Callable[[Callable[[str], None]], "LoadedModel"]
 StateListener = Callable[[EngineState, str], None]
 
+_GATHER_SECONDS = 0.002
+_GATHER_ROUNDS = 5
+"""An idle engine that gets a request waits for the next one so long, and so often at most."""
+
 _IDLE_SWEEP_SECONDS = 30.0
 """How often an idle engine looks for entries that have outlived their time, and how long after
 the last step it recounts what is stored."""
@@ -309,9 +313,20 @@ class Engine(StoreOrders):
             log.exception("integrity check failed")
             self._publisher.fault(error)
 
+    def _gather(self) -> None:
+        """Wait a moment for requests that come together, to begin with all of them at once."""
+        for _ in range(_GATHER_ROUNDS):
+            before = len(self._submitted)
+            if not before or self._stopping:
+                return
+            self._wakeup.wait(_GATHER_SECONDS)
+            if len(self._submitted) == before:
+                return
+
     def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""
         with self._wakeup:
+            idle = not core.busy
             while not (
                 core.busy
                 or prefetcher.pending
@@ -325,6 +340,8 @@ class Engine(StoreOrders):
                     break
                 if not self._wakeup.wait(_IDLE_SWEEP_SECONDS):
                     break
+            if idle:
+                self._gather()
             submitted, self._submitted = self._submitted, deque()
             cancelled, self._cancelled = self._cancelled, deque()
             commands, self._commands = self._commands, deque()

@@ -122,6 +122,7 @@ def make_reuse(
 
     ``whole`` is the store of whole prefixes, and gives the store's own budget and the reject log.
     """
+    shared_attention.install(model.module)
     # The shapes are the model's own, read off one token.
     row = row_caches.new_row(model.module)
     run_chunk(model.module, row, [[0]])
@@ -163,7 +164,6 @@ def make_reuse(
         algorithm=settings.apc.hash,
     )
     log.info("prompt cache: blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
-    shared_attention.install(model.module)
     sharing = probe_sharing(model.module, model.status.vocab_size, pool.shapes, pool.block_size)
     log.info(
         "shared prefixes: %s%s", sharing.mode, f" ({sharing.reason})" if sharing.reason else ""

@@ -9,7 +9,6 @@ or mask is given whole rows (``gathers``): its blocks are copied in front of the
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,14 +17,12 @@ import mlx.core as mx
 from mlx_lm.models import base
 from mlx_lm.models.cache import BatchKVCache, CacheList
 
+from mlxceld.kv import cpu_attention
 from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.shared_prefix import Chain, Segment, SharedPrefix
 
 _NAME = "scaled_dot_product_attention"
 _dense: Callable[..., mx.array] = base.scaled_dot_product_attention
-
-_TWO = 2.0
-_LOG2_E = 1.0 / math.log(2.0)
 
 _MOST_SCORES = 1 << 25
 """Scores against shared blocks that one layer may keep at a time; beyond, rows are gathered and
@@ -163,7 +160,10 @@ def bind(batch: Caches, prefix: SharedPrefix | None, *, gathers: bool) -> None:
 
 
 def install(module: Any) -> None:
-    """Let a model's attention read shared blocks; caches of any other kind are not affected."""
+    """Let a model's attention read shared blocks, and be quicker on a CPU.
+
+    On a GPU caches of any other kind are not affected.
+    """
     names = {type(part).__module__ for part in module.modules()}
     for name in names:
         code = sys.modules.get(name)
@@ -186,6 +186,8 @@ def attention(
     """
     shares = isinstance(cache, SharedPrefixCache) and cache.shares and not cache.gathers
     if not shares:
+        if sinks is None and not hasattr(cache, "bits") and cpu_attention.pays(queries, keys, mask):
+            return cpu_attention.attend(queries, keys, values, scale, mask)
         return _dense(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
     prefix: SharedPrefix = cache.prefix
     fetched = cache.take_fetched()
@@ -199,7 +201,7 @@ def attention(
         # The tails hold the new tokens already.
         seen = _widened(mask, prefix)
         return _dense(queries, *whole, cache=cache, scale=scale, mask=seen, sinks=sinks)
-    return _shared_attention(queries * scale, keys, values, prefix, cache.layer, mask)
+    return _shared_attention(queries * (scale * _per_e()), keys, values, prefix, cache.layer, mask)
 
 
 def _widened(mask: mx.array, prefix: SharedPrefix) -> mx.array:
@@ -222,6 +224,7 @@ def _shared_attention(
 ) -> mx.array:
     """One softmax over a row's segments and its tail; each segment is one product for its rows.
 
+    ``queries`` are scaled already, such that scores are what :func:`_exp` takes.
     The result is that of attention over whole rows, softmax([q K1', q K2', q Kt']) [V1; V2; Vt],
     with the division by the softmax's sum after the last product.
     """
@@ -296,14 +299,18 @@ def _exponentials(pieces: Sequence[mx.array]) -> tuple[list[mx.array], mx.array]
     return results, total
 
 
-def _exp(exponents: mx.array) -> mx.array:
-    """e to the power of numbers that are 0 or below.
+def _per_e() -> float:
+    """What scores are multiplied by, so that :func:`_exp` of them is e to their power.
 
-    MLX's exp on a CPU takes several times as long as its power, which agrees with it to within
-    the rounding of the product (a few millionths where the result counts).
+    MLX's exp on a CPU takes several times as long as its power of 2.
     """
+    return cpu_attention.LOG2_E if mx.default_device() == mx.cpu else 1.0
+
+
+def _exp(exponents: mx.array) -> mx.array:
+    """e to the power of scores that were multiplied by :func:`_per_e`."""
     if mx.default_device() == mx.cpu:
-        return mx.power(_TWO, exponents * _LOG2_E)
+        return mx.power(2.0, exponents)
     return mx.exp(exponents)
 
 

@@ -1,0 +1,87 @@
+"""Attention over whole rows where there is no GPU, and with it no fused kernel.
+
+MLX computes scaled dot-product attention on a CPU as products and a softmax, whose exp takes about
+12 ns an element on the machine this was measured on; a power of 2 takes 4. And it computes the
+half of a causal chunk's scores that the mask hides; here queries go in tiles that leave most of it
+out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import mlx.core as mx
+
+LOG2_E = 1.0 / math.log(2.0)
+"""What exponents of e are multiplied by to be exponents of 2."""
+
+_TILE = 128
+
+
+_LEAST_SCORES = 4096
+"""Scores a head, over all rows, below which MLX's own way is as quick."""
+
+
+def pays(queries: mx.array, keys: mx.array, mask: mx.array | str | None) -> bool:
+    """Whether :func:`attend` can be used and is quicker: on a CPU, in float32, with much to do."""
+    known = mask in (None, "causal") if isinstance(mask, str | None) else mask.ndim == 4
+    rows, _, count, _ = queries.shape
+    return (
+        known
+        and queries.dtype == mx.float32
+        and rows * count * keys.shape[2] >= _LEAST_SCORES
+        and mx.default_device() == mx.cpu
+    )
+
+
+def attend(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    scale: float,
+    mask: mx.array | str | None,
+) -> mx.array:
+    """softmax(q k' scale + mask) v, ``[rows, heads, n, width]``, for grouped key heads.
+
+    ``mask`` is None, "causal" (the last query sees all keys), or four-dimensional, bool (what is
+    seen) or numbers to add, with one head.
+    """
+    count, tokens = queries.shape[2], keys.shape[2]
+    queries = queries * (scale * LOG2_E)
+    if mask is None or isinstance(mask, mx.array) or count == 1:
+        whole = None if isinstance(mask, str) else mask
+        return _attend(queries, keys, values, whole)
+    outputs = []
+    for start in range(0, count, _TILE):
+        stop = min(start + _TILE, count)
+        seen = tokens - count + stop
+        places = mx.arange(seen - (stop - start), seen)[:, None]
+        hidden = (places >= mx.arange(seen)[None])[None, None]
+        tile = queries[:, :, start:stop]
+        outputs.append(_attend(tile, keys[:, :, :seen], values[:, :, :seen], hidden))
+    return mx.concatenate(outputs, axis=2) if len(outputs) > 1 else outputs[0]
+
+
+def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None) -> mx.array:
+    """Attention of queries that are scaled for powers of 2."""
+    rows, heads, count, width = queries.shape
+    kv_heads = keys.shape[1]
+    asking = queries.reshape(rows, kv_heads, -1, width)
+    scores = asking @ keys.swapaxes(-1, -2)
+    if mask is not None:
+        grouped = scores.reshape(rows, kv_heads, heads // kv_heads, count, -1)
+        scores = (grouped + _bias(mask)).reshape(scores.shape)
+    highest = mx.max(scores, axis=-1, keepdims=True)
+    weights = mx.power(2.0, scores - highest)
+    result = (weights @ values) / weights.sum(axis=-1, keepdims=True)
+    return result.reshape(rows, heads, count, -1)
+
+
+def _bias(mask: mx.array) -> mx.array:
+    """A mask as numbers to add to scores for powers of 2, with an axis for grouped heads."""
+    if mask.dtype == mx.bool_:
+        hidden = mx.array(mx.finfo(mx.float32).min, mx.float32)
+        mask = mx.where(mask, mx.array(0.0, mx.float32), hidden)
+    else:
+        mask = mask * LOG2_E
+    return mask[:, :, None]
