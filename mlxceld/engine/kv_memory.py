@@ -89,8 +89,7 @@ class KvMemory:
         Whatever nobody reads and the sequence would not adopt is given up for it if need be. Where
         nothing else runs there is no shortage: more room than now will not come.
         """
-        leader, common = sharing.leader_of(sequence, scheduler.computing(), self._reuse)
-        found = common if leader is not None else (self._reuse.expected(sequence) or 0)
+        found = self._found(sequence, scheduler)
         # Blocks are read whole; the rest of a match is copied into the tail.
         tail = self._with_room(
             len(sequence.known()) - found // self._reuse.block_size * self._reuse.block_size
@@ -104,6 +103,17 @@ class KvMemory:
         if taken + kept > self.limit:
             return taken + kept - self.limit
         return 0 if self.make_room(needed) else taken + self._reuse.reserved() - self.limit
+
+    def _found(self, sequence: Sequence, scheduler: Scheduler) -> int:
+        """Tokens that a sequence will find stored, or that one under way will store for it.
+
+        The latter only where the budget has room for them beside that one's own row.
+        """
+        leader, common = sharing.leader_of(sequence, scheduler.computing(), self._reuse)
+        held = self._reuse.reserved() + self.tails() + self._promised()
+        if leader is not None and held + common * self._reuse.token_bytes <= self.limit:
+            return common
+        return self._reuse.expected(sequence) or 0
 
     def too_padded(self, newcomers: list[Sequence]) -> Sequence | None:
         """The row that makes a batch with newcomers hold more padding than tokens, if one does."""
