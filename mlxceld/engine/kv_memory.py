@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _STEPS = ((1 << 16, 256), (1 << 12, 64), (0, 16))
 """Budgets in tokens, and from each of them on the tokens by which rows grow at a time."""
 
+_HEADROOM = 64
+"""Tokens that each running row may grow by before one that made way for it comes back."""
+
 _MOST_PADDING = 2.0
 _SMALL_TAIL = 512
 """Tokens below which a row's tail is not worth moving, whatever its padding costs the others."""
@@ -96,6 +99,9 @@ class KvMemory:
         )
         needed = tail * self._reuse.token_bytes
         running = [s for s in self._in_flight() if s.phase in (Phase.PREFILL, Phase.DECODE)]
+        if sequence.resumed:
+            # It made way because others grew, and they will: else it would do so again at once.
+            needed += _HEADROOM * len(running) * self._reuse.token_bytes
         taken = self.tails() + self._promised() + needed
         if taken + self._reuse.reserved() <= self.limit or not running:
             return 0
