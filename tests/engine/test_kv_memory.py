@@ -53,7 +53,8 @@ async def test_the_youngest_make_way_and_go_on_where_they_were(core: Make, famil
     }
     most = await _run_within(harness, limit)
     assert most >= 2
-    assert harness.recorder.preemptions >= 2
+    # Nobody comes back only to make way again at once.
+    assert 2 <= harness.recorder.preemptions <= 12
     await _answers(core(family), harness, prompts, 90)
     assert harness.recorder.prompt_tokens == 6 * 601
     assert harness.recorder.completion_tokens == 6 * 90
