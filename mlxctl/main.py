@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from mlxctl.commands.bench import bench
 from mlxctl.commands.cache import cache
 from mlxctl.commands.completion import completion
 from mlxctl.commands.config import config
@@ -47,7 +48,9 @@ def cli() -> None:
 
 
 cache.add_command(explain)
-for _command in (status, wait, drain, requests, cache, trace, config, service, doctor, completion):
+for _command in (
+    *(status, wait, drain, requests, cache, trace, config, service, bench, doctor, completion),
+):
     cli.add_command(_command)
 
 

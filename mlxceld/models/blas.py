@@ -3,12 +3,16 @@
 MLX's CPU wheel brings a reference BLAS, some fifty times slower than OpenBLAS. Symbols of a
 library that is loaded globally *before* MLX are found first, so that loading OpenBLAS this way
 puts it in the place of the reference one. Nothing in here imports MLX.
+
+``python -m mlxceld.models.blas MODULE ...`` runs another program that way: any module that uses
+MLX, with the arguments that follow.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import runpy
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -153,3 +157,16 @@ def _distribution(name: str) -> importlib.metadata.Distribution | None:
         return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def main() -> None:
+    """Run the module named by the first argument as a program, with OpenBLAS in front of MLX."""
+    if len(sys.argv) < 2:
+        raise SystemExit("usage: python -m mlxceld.models.blas MODULE [ARGUMENT ...]")
+    print(interpose().text, file=sys.stderr, flush=True)
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

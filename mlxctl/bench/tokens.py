@@ -1,0 +1,71 @@
+"""The model's tokenizer and chat template, as the servers use them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+Message = dict[str, Any]
+
+_PROBE = "qx7_probe"
+
+
+class ChatTokens:
+    """Counts texts and renders conversations of one model folder.
+
+    Raises OSError or ValueError if the folder has no tokenizer that can be loaded.
+    """
+
+    def __init__(self, folder: str) -> None:
+        # What it would say about the libraries that it can do without is of no use here.
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        from transformers import AutoTokenizer
+
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, without any that the tokenizer puts around it."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[int]:
+        """The token ids of a conversation that asks for an answer."""
+        text = self._tokenizer.apply_chat_template(
+            [_as_templates_want_it(message) for message in messages],
+            tools=list(tools) or None,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        # The template writes the special tokens itself.
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def renders_tools(self) -> bool:
+        """Whether the template shows the model the tools that it may call."""
+        function = {"name": _PROBE, "description": "d", "parameters": {"type": "object"}}
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": "u"}],
+                tools=[{"type": "function", "function": function}],
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        except Exception:
+            # A template may refuse in any way; then there is no place for tools in it.
+            return False
+        return _PROBE in text
+
+
+def _as_templates_want_it(message: Message) -> Message:
+    """A message whose calls have objects for arguments, not their JSON text."""
+    import json
+
+    if not message.get("tool_calls"):
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = call["function"]
+        arguments = json.loads(function["arguments"])
+        calls.append({**call, "function": {**function, "arguments": arguments}})
+    return {**message, "tool_calls": calls}
