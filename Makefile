@@ -9,7 +9,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-MODEL ?= $(firstword $(wildcard .demo/models/*))
+MODEL ?= $(or $(firstword $(wildcard .demo/models/*)),demo)
 
 .PHONY: demo test lint bench clean
 
@@ -26,8 +26,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@test -n "$(MODEL)" || { echo "no model: run 'make demo' first, or give MODEL=folder" >&2; exit 2; }
-	$(BIN)/python scripts/bench_serving.py --model "$(MODEL)"
+	$(BIN)/mlxctl bench compare --model "$(MODEL)" --prefix-tokens 700
 
 clean:
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \

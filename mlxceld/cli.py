@@ -177,18 +177,24 @@ def list_command(state_dir: Path | None) -> None:
 
 
 @models.command("import")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", metavar="PATH")
 @_state_dir_option
-def import_command(path: Path, state_dir: Path | None) -> None:
-    """Import a .gguf file for this machine, once, and print the folder to serve."""
+def import_command(path: str, state_dir: Path | None) -> None:
+    """Import a .gguf file for this machine, once, and print the folder to serve.
+
+    PATH may also be a hub id or demo: what --model of serve takes.
+    """
     from mlxceld.models import blas
     from mlxceld.models.errors import ModelError
-    from mlxceld.models.locate import import_model
+    from mlxceld.models.locate import import_model, resolve_model
 
     blas.interpose()
+    state = _settings_for(state_dir).settings.state_dir
     try:
-        folder = import_model(
-            path, state_dir=_settings_for(state_dir).settings.state_dir, progress=_say
+        folder = (
+            import_model(Path(path), state_dir=state, progress=_say)
+            if Path(path).is_file()
+            else resolve_model(path, state_dir=state, progress=_say)
         )
     except ModelError as error:
         _fail(str(error), 1)

@@ -13,7 +13,10 @@ from mlxctl.bench.run import Run
 
 @dataclass(frozen=True)
 class Figure:
-    """``unit`` is seconds, bytes, tokens, share or rate; ``better`` is less, more or nothing."""
+    """One number of a run.
+
+    ``unit`` is seconds, bytes, tokens, share, ratio or rate; ``better`` is less, more or nothing.
+    """
 
     name: str
     label: str
@@ -173,7 +176,7 @@ FIGURES = (
     Figure(
         "computed_to_distinct",
         "computed / distinct",
-        "share",
+        "ratio",
         "less",
         lambda run: _share(_computed(run), run.tokens_distinct),
     ),

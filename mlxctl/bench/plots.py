@@ -104,7 +104,8 @@ def _ttft_chart(names: Sequence[str], runs: Sequence[Run]) -> Figure | None:
         }
         for scenario in dict.fromkeys(run.scenario for run in runs if run.answers)
     }
-    if not any(values for servers in found.values() for values in servers.values()):
+    found = {name: servers for name, servers in found.items() if any(servers.values())}
+    if not found:
         return None
     figure, axes = _grid(len(found), 3.6, 2.4)
     for ax, (scenario, servers) in zip(axes, found.items(), strict=True):
@@ -113,7 +114,7 @@ def _ttft_chart(names: Sequence[str], runs: Sequence[Run]) -> Figure | None:
                 shares = [100 * (number + 1) / len(values) for number in range(len(values))]
                 ax.step(values, shares, where="post", label=name, marker=".", markersize=4)
         ax.set_title(scenario, fontsize=9)
-        ax.set_xlim(left=0)
+        ax.set_xlim(0, 1.05 * max(value for values in servers.values() for value in values))
         ax.set_ylim(0, 103)
         ax.tick_params(labelsize=8)
         ax.set_xlabel("seconds", fontsize=8)

@@ -55,21 +55,18 @@ def markdown(summary: dict[str, Any]) -> str:
                 if name in _IN_MARKDOWN:
                     label, better = BY_NAME[name].label, ratio["better"]
                     lines.append(f"| {scenario['name']} | {label} | {_ratio(ratio)} | {better} |")
-    head = " | ".join(f"`{name}`" for name in names)
-    rule = "|---" * (len(names) + 2) + "|"
+    head = " | ".join(f"`{name}` | cached" for name in names)
     lines += ["", "Tokens computed / distinct tokens, and the share of prompt tokens cached:", ""]
-    lines += [f"| scenario | distinct | {head} |", rule]
+    lines += [f"| scenario | distinct | {head} |", "|---" * (2 * len(names) + 2) + "|"]
     for scenario in summary["scenarios"]:
         found = [scenario["servers"][name]["figures"] for name in names]
         if all(one["prompt_tokens"] is None for one in found):
             continue
-        distinct = _cell("tokens_distinct", found[0]["tokens_distinct"])
-        cells = [
-            f"{_cell('computed_to_distinct', one['computed_to_distinct'], plain=True)}"
-            f" ({_cell('cached_share', one['cached_share'])})"
-            for one in found
-        ]
-        lines.append(f"| {scenario['name']} | {distinct} | {' | '.join(cells)} |")
+        cells = [_cell("tokens_distinct", found[0]["tokens_distinct"])]
+        for one in found:
+            cells.append(_cell("computed_to_distinct", one["computed_to_distinct"]))
+            cells.append(_cell("cached_share", one["cached_share"]))
+        lines.append(f"| {scenario['name']} | {' | '.join(cells)} |")
     for other in others:
         answers = [scenario["answers"][other] for scenario in summary["scenarios"]]
         alike, compared = (sum(one[key] for one in answers) for key in ("alike", "compared"))
@@ -139,18 +136,18 @@ def _failures(summary: dict[str, Any]) -> Iterator[RenderableType]:
     yield ""
 
 
-def _cell(name: str, spread: dict[str, Any] | None, *, plain: bool = False) -> str:
+def _cell(name: str, spread: dict[str, Any] | None) -> str:
     """A median with its spread, where it has one."""
     if spread is None:
         return "-"
-    unit = "ratio" if plain or name == "computed_to_distinct" else BY_NAME[name].unit
+    unit = BY_NAME[name].unit
     low, middle, high = (_text(unit, spread[key]) for key in ("lowest", "median", "highest"))
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def _ratio(ratio: dict[str, Any]) -> str:
     low, middle, high = (f"{ratio[key]:.3g}" for key in ("lowest", "median", "highest"))
-    return f"{middle} ({low} to {high})"
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def _text(unit: str, value: float) -> str:

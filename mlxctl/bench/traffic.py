@@ -11,14 +11,14 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mlxctl.bench import tools
+from mlxctl.bench import http, tools
 from mlxctl.bench.answer import Answer, has_text, read_stream
 from mlxctl.bench.scenarios import Conversation, Message, Scenario, Turn
 
-if TYPE_CHECKING:
-    import aiohttp
+_ACCEPT_SECONDS = 0.02
+"""Between connections that are opened beforehand, for the server to accept each."""
 
 
 @dataclass
@@ -48,6 +48,8 @@ class Sender:
     timeout: float
     native_tools: bool = True
     clock: Callable[[], float] = time.perf_counter
+    wall: float = 0.0
+    """Of the last load."""
 
     def warm(self, scenario: Scenario) -> list[Asked]:
         """Send the warming requests, one after another."""
@@ -55,42 +57,48 @@ class Sender:
 
     def measure(self, scenario: Scenario) -> tuple[list[Asked], float]:
         """Send the measured ones as the scenario has it; returns them and the wall seconds."""
-        began = self.clock()
         asked = asyncio.run(self._all(scenario.conversations, scenario.at_once, scenario.late))
-        return asked, self.clock() - began
+        return asked, self.wall
 
     async def _all(
         self, conversations: Sequence[Conversation], at_once: int, late: Sequence[Conversation]
     ) -> list[Asked]:
-        import aiohttp
-
         asked: list[Asked] = []
         limit = asyncio.Semaphore(max(1, at_once))
         begun = [asyncio.Event() for _ in conversations]
-        async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self.timeout),
-            connector=aiohttp.TCPConnector(limit=0),
-        ) as session:
-            began = self.clock()
+        spare: list[http.Connection] = []
+        try:
+            for _ in range(min(at_once, len(conversations)) + len(late)):
+                spare.append(await http.connect(self.url))
+                await asyncio.sleep(_ACCEPT_SECONDS)
+        except OSError:
+            # Each request will find the same and tell it.
+            pass
+        began = self.clock()
 
-            async def early(index: int, conversation: Conversation) -> None:
-                async with limit:
-                    talk = _Talk(self, session, began, index, conversation, asked)
-                    try:
-                        await talk.run(begun[index])
-                    finally:
-                        begun[index].set()
+        async def early(index: int, conversation: Conversation) -> None:
+            async with limit:
+                talk = _Talk(self, began, index, conversation, asked, spare)
+                try:
+                    await talk.run(begun[index])
+                finally:
+                    begun[index].set()
 
-            async def between(index: int, conversation: Conversation) -> None:
-                for event in begun:
-                    await event.wait()
-                await _Talk(self, session, began, index, conversation, asked, late=True).run()
+        async def between(index: int, conversation: Conversation) -> None:
+            for event in begun:
+                await event.wait()
+            await _Talk(self, began, index, conversation, asked, spare, late=True).run()
 
-            first = len(conversations)
+        first = len(conversations)
+        try:
             await asyncio.gather(
                 *(early(index, one) for index, one in enumerate(conversations)),
                 *(between(first + index, one) for index, one in enumerate(late)),
             )
+        finally:
+            self.wall = self.clock() - began
+            for connection in spare:
+                connection.close()
         return asked
 
 
@@ -99,11 +107,11 @@ class _Talk:
     """One conversation under way."""
 
     sender: Sender
-    session: aiohttp.ClientSession
     began: float
     index: int
     conversation: Conversation
     asked: list[Asked]
+    spare: list[http.Connection]
     late: bool = False
 
     async def run(self, begun: asyncio.Event | None = None) -> None:
@@ -127,34 +135,47 @@ class _Talk:
             )
 
     async def _ask(self, asked: Asked, turn: Turn, begun: asyncio.Event | None) -> None:
-        import aiohttp
-
         clock, answer = self.sender.clock, asked.answer
         payload = json.dumps(request_body(self.sender.model, asked, turn.tokens)).encode()
-        chunks: list[tuple[float, bytes]] = []
+
+        def seen(chunk: bytes) -> None:
+            if begun is not None and not begun.is_set() and has_text(chunk):
+                begun.set()
+
         sent = clock()
         answer.sent = sent - self.began
+        connection: http.Connection | None = None
         try:
-            async with self.session.post(
-                f"{self.sender.url}/v1/chat/completions",
-                data=payload,
-                headers={"Content-Type": "application/json"},
-            ) as response:
-                if response.status != 200:
-                    text = (await response.text())[:500]
-                    answer.error = f"status {response.status}: {text}"
-                else:
-                    async for chunk in response.content.iter_any():
-                        chunks.append((clock() - sent, chunk))
-                        if begun is not None and not begun.is_set() and has_text(chunk):
-                            begun.set()
+            async with asyncio.timeout(self.sender.timeout):
+                connection = (
+                    self.spare.pop(0) if self.spare else await http.connect(self.sender.url)
+                )
+                pieces = await connection.post(
+                    "/v1/chat/completions", payload, lambda: clock() - sent, seen
+                )
         except TimeoutError:
             answer.error = f"no whole answer within {self.sender.timeout:g} s"
-        except aiohttp.ClientError as error:
-            answer.error = f"{type(error).__name__}: {error}"
-        answer.ended = clock() - self.began
+        except OSError as error:
+            answer.error = f"the connection failed: {error}"
+        finally:
+            answer.ended = clock() - self.began
+            if connection is not None:
+                connection.close()
         if answer.error is None:
-            read_stream(answer, chunks)
+            _read(answer, pieces)
+
+
+def _read(answer: Answer, pieces: list[http.Piece]) -> None:
+    try:
+        status, body = http.read_response(pieces)
+    except http.ResponseError as error:
+        answer.error = str(error)
+        return
+    if status == 200:
+        read_stream(answer, body)
+    else:
+        text = b"".join(piece for _, piece in body).decode(errors="replace")
+        answer.error = f"status {status}: {text[:500]}"
 
 
 def request_body(model: str, asked: Asked, tokens: int) -> dict[str, Any]:

@@ -204,16 +204,21 @@ def _run(ctl: Ctl, given: dict[str, Any], servers: Sequence[ServerSpec]) -> int 
     from mlxctl.bench.session import Session
 
     folder = _folder(given)
-    summary = Session(
+    session = Session(
         _plan(given, servers),
         folder,
         given["resume"],
         given["plot"],
         given["timeout"],
         given["start_timeout"],
-    ).run()
+    )
+    try:
+        summary = session.run()
+    except KeyboardInterrupt:
+        ctl.output.message(f"\nStopped; the same command with --out {folder} --resume goes on")
+        raise
     ctl.output.show(summary, lambda: report(summary))
-    ctl.output.message(f"The record, the result and the plots are in {folder}")
+    ctl.output.message(f"The record and the result are in {folder}")
     return ExitCode.REFUSED if summary["failures"] else None
 
 
