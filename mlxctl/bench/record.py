@@ -32,7 +32,8 @@ class Record:
 
     def add(self, run: Run) -> None:
         """Keep a run, in place of an earlier one of its key."""
-        self._runs[run.key] = run
+        # As it is written, so that figures are the same when it is read again.
+        self._runs[run.key] = read_run(run.as_dict())
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"run": run.as_dict()}) + "\n")
 

@@ -20,8 +20,10 @@ _READY_ROUTES = {"mlxceld": "/readyz"}
 
 
 def configured(text: str) -> ServerSpec:
-    """``NAME=FLAGS``: mlxceld with these flags; raises ValueError with what is wrong."""
-    name, flags = _named(text, "NAME=FLAGS, such as off=--no-prompt-cache")
+    """``NAME=FLAGS``, of which there may be none: mlxceld with them; raises ValueError."""
+    name, equals, flags = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"expected NAME=FLAGS, such as off=--no-prompt-cache, found {text!r}")
     try:
         words = shlex.split(flags)
     except ValueError as error:
@@ -29,7 +31,7 @@ def configured(text: str) -> ServerSpec:
     for word in words:
         if word.split("=")[0] in RESERVED_FLAGS:
             raise ValueError(f"{word.split('=')[0]} is set by the benchmark itself")
-    return ServerSpec(name, "mlxceld", _own_program(), tuple(words))
+    return ServerSpec(name.strip(), "mlxceld", _own_program(), tuple(words))
 
 
 def built(text: str) -> ServerSpec:
