@@ -13,6 +13,7 @@ from mlxceld.cli import check_config, main, serve, start
 from mlxceld.process.pidfile import StateLock
 from mlxceld.process.stop import StopOutcome, StopResult
 from tiny_gguf import llama_metadata, llama_tensors, tiny_llama, write_gguf
+from tiny_models import write_tiny_model
 
 
 @pytest.fixture
@@ -151,6 +152,13 @@ def test_models_are_imported_once_and_listed(tmp_path: Path) -> None:
     assert (again.returncode, again.stdout) == (0, first.stdout)
     listed = run_to_end("models", "list", *common, home=tmp_path).stdout
     assert listed.rstrip("\n").split("\t") == [folder.name, "0 MiB", str(folder)]
+
+
+def test_what_serve_takes_as_a_model_can_be_imported_too(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    write_tiny_model(folder, "llama")
+    done = run_to_end("models", "import", str(folder), home=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{folder}\n")
 
 
 def test_a_file_that_is_not_there_is_not_imported(tmp_path: Path) -> None:

@@ -103,3 +103,30 @@ def test_a_staged_library_lies_beside_its_runtime(tmp_path: Path) -> None:
     assert not staged.parent.exists()
     wheels = [d for d in importlib.metadata.distributions() if d.name == "mlx-cpu"]
     assert ("libgfortran.so.5" in names) == bool(wheels)
+
+
+@ONLY_CPU
+def test_another_program_runs_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "peer.py").write_text(
+        "import ctypes, sys\n"
+        "import mlx.core\n"
+        "print(__name__, sys.argv[1:], hasattr(ctypes.CDLL(None), 'openblas_get_config'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mlxceld.models.blas", "peer", "serve", "--port", "7"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    fast = "OpenBLAS" in done.stderr
+    assert done.stderr.startswith("matrix library: ")
+    assert done.stdout == f"__main__ ['serve', '--port', '7'] {fast}\n"
+
+
+def test_without_a_program_it_says_how_it_is_used() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mlxceld.models.blas"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("usage: ")
