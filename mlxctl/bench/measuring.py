@@ -10,7 +10,7 @@ from mlxctl.bench import told
 from mlxctl.bench.memory import MemoryWatch, cpu_seconds
 from mlxctl.bench.process import Server, ServerFailure
 from mlxctl.bench.run import Run
-from mlxctl.bench.scenarios import Scenario
+from mlxctl.bench.scenarios import Dialect, Scenario
 from mlxctl.bench.tokens import ChatTokens
 from mlxctl.bench.traffic import Asked, Sender
 from mlxctl.bench.trie import distinct_tokens
@@ -32,7 +32,7 @@ class Measurer:
     """
 
     tokens: ChatTokens | None
-    native_tools: bool
+    dialect: Dialect
     timeout: float
     settle: float
     min_prefix: int
@@ -46,7 +46,7 @@ class Measurer:
         ``seen`` are the prompts that this process has had before; those of the scenario are added.
         """
         run = Run(repeat, scenario.name, server.spec.name)
-        sender = Sender(server.url, server.model, self.timeout, self.native_tools)
+        sender = Sender(server.url, server.model, self.timeout, self.dialect.tools)
         warming: list[Asked] = []
         measured: list[Asked] = []
         try:

@@ -43,9 +43,13 @@ def markdown(summary: dict[str, Any]) -> str:
     names = [spec["name"] for spec in summary["plan"]["servers"]]
     sizes = summary["plan"]["sizes"]
     first, *others = names
+    machine = summary["machine"]
     lines = [
-        f"{summary['plan']['repeats']} repeats, {sizes['prefix_tokens']} prefix tokens,"
-        f" {sizes['sharers']} sharers, {sizes['turns']} turns, {sizes['prompts']} prompts."
+        f"{machine['system']} {machine['machine']}, {machine['cores']} cores,"
+        f" {tables.size_text(machine['memory_bytes'])} of memory; memory is the"
+        f" {machine['memory_measure']}. {summary['plan']['repeats']} repeats,"
+        f" {sizes['prefix_tokens']} prefix tokens, {sizes['sharers']} sharers,"
+        f" {sizes['turns']} turns, {sizes['prompts']} prompts."
     ]
     for other in others:
         lines += ["", f"`{first}` / `{other}`, median (lowest to highest):", ""]

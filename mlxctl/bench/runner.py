@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mlxctl.bench.measuring import Measurer
+from mlxctl.bench.names import process_of
 from mlxctl.bench.plan import Plan, ServerSpec
 from mlxctl.bench.process import Server, ServerFailure, serving
 from mlxctl.bench.record import Record
 from mlxctl.bench.run import Run
-from mlxctl.bench.scenarios import Scenario, make_scenario, process_of
+from mlxctl.bench.scenarios import Scenario, make_scenario
 from mlxctl.bench.texts import Count
 
 _STARTS_TO_GIVE_UP = 2
@@ -124,5 +125,5 @@ class Runner:
             repeat=repeat,
             sizes=self.plan.sizes,
             count=self.count,
-            native_tools=self.measurer.native_tools,
+            dialect=self.measurer.dialect,
         )

@@ -17,6 +17,7 @@ from mlxctl.bench.progress import watcher
 from mlxctl.bench.record import Record, RecordError, open_record
 from mlxctl.bench.report import markdown
 from mlxctl.bench.runner import Runner
+from mlxctl.bench.scenarios import Dialect
 from mlxctl.bench.summary import summarise
 from mlxctl.bench.texts import rough_count
 from mlxctl.bench.tokens import ChatTokens
@@ -43,7 +44,7 @@ class Session:
         """
         if self.plot:
             _check_plotting()
-        tokens = _tokens(self.plan.model)
+        tokens, dialect = _tokens(self.plan.model)
         try:
             record = open_record(self.folder, self.plan.as_dict(), resume=self.resume)
         except RecordError as error:
@@ -55,7 +56,7 @@ class Session:
                 record,
                 Measurer(
                     tokens,
-                    tokens.renders_tools() if tokens else False,
+                    dialect,
                     self.request_timeout,
                     self.plan.settle_seconds,
                     self.plan.min_prefix,
@@ -78,15 +79,16 @@ class Session:
         return summary
 
 
-def _tokens(model: str | None) -> ChatTokens | None:
+def _tokens(model: str | None) -> tuple[ChatTokens | None, Dialect]:
     if model is None:
-        return None
+        return None, Dialect(tools=False)
     try:
-        return ChatTokens(model)
+        tokens = ChatTokens(model)
+        return tokens, tokens.dialect()
     except (OSError, ValueError, KeyError) as error:
         raise CtlError(
             "tokenizer",
-            f"--model {model}: its tokenizer cannot be loaded: {error}",
+            f"--model {model}: its prompts cannot be rendered: {error}",
             ExitCode.REFUSED,
         ) from None
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from mlxctl.bench.scenarios import Dialect
+
 Message = dict[str, Any]
 
 _PROBE = "qx7_probe"
@@ -41,20 +43,29 @@ class ChatTokens:
         # The template writes the special tokens itself.
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def renders_tools(self) -> bool:
-        """Whether the template shows the model the tools that it may call."""
+    def dialect(self) -> Dialect:
+        """What the template has a place for; raises ValueError if it renders no conversation."""
+        user = {"role": "user", "content": "u"}
         function = {"name": _PROBE, "description": "d", "parameters": {"type": "object"}}
+        if self._text([user]) is None:
+            raise ValueError("it has no chat template that renders a question")
+        system = self._text([{"role": "system", "content": _PROBE}, user])
+        tools = self._text([user], [{"type": "function", "function": function}])
+        return Dialect(
+            tools=tools is not None and _PROBE in tools,
+            system=system is not None and _PROBE in system,
+        )
+
+    def _text(self, messages: list[Message], tools: list[Message] | None = None) -> str | None:
+        """A conversation as text; None where the template refuses it, in whatever way."""
         try:
-            text = self._tokenizer.apply_chat_template(
-                [{"role": "user", "content": "u"}],
-                tools=[{"type": "function", "function": function}],
-                add_generation_prompt=True,
-                tokenize=False,
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages, tools=tools, add_generation_prompt=True, tokenize=False
+                )
             )
         except Exception:
-            # A template may refuse in any way; then there is no place for tools in it.
-            return False
-        return _PROBE in text
+            return None
 
 
 def _as_templates_want_it(message: Message) -> Message:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlxctl.bench.scenarios import SCENARIOS
+from mlxctl.bench.names import GROUPS, SCENARIOS
 from mlxctl.context import Ctl, pass_ctl
 from mlxctl.errors import ExitCode
 from mlxctl.options import CtlGroup
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from mlxctl.bench.plan import Plan, ServerSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_GROUPS = {
-    "shared_prefix_burst": ("shared_prefix_burst_cold", "shared_prefix_burst_warm"),
-    "decode": ("decode_1", "decode_2", "decode_4", "decode_8"),
-}
 
 
 @click.group(cls=CtlGroup)
@@ -87,7 +82,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--scenario",
         "scenarios",
         multiple=True,
-        type=click.Choice([*SCENARIOS, *_GROUPS]),
+        type=click.Choice([*SCENARIOS, *GROUPS]),
         metavar="NAME",
         help="Only this scenario. Repeatable. Default: all of them.",
     ),
@@ -264,7 +259,7 @@ def _plan(given: dict[str, Any], servers: Sequence[ServerSpec]) -> Plan:
     context = click.get_current_context()
     named = context.get_parameter_source("model") is not click.core.ParameterSource.DEFAULT
     all_running = all(server.kind == "url" for server in servers)
-    wanted = {one for name in given["scenarios"] or SCENARIOS for one in _GROUPS.get(name, (name,))}
+    wanted = {one for name in given["scenarios"] or SCENARIOS for one in GROUPS.get(name, (name,))}
     return Plan(
         model=None if all_running and not named else model_folder(given["model"]),
         servers=tuple(servers),

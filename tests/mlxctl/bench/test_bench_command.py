@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from daemon_harness import PATIENCE_SECONDS, Served, clean_environ
-from mlxctl.bench.scenarios import SCENARIOS
+from mlxctl.bench.names import SCENARIOS
 from tiny_models import TinyModels
 
 SMALL = (

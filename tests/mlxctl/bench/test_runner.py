@@ -12,6 +12,7 @@ from mlxctl.bench.process import Server, ServerFailure
 from mlxctl.bench.record import open_record
 from mlxctl.bench.run import Run
 from mlxctl.bench.runner import Runner, units
+from mlxctl.bench.scenarios import Dialect
 
 A, B = ServerSpec("a", "mlxceld"), ServerSpec("b", "mlxceld")
 PLAN = Plan("/m", (A, B), ("churn", "decode_1", "decode_2"), Sizes(), repeats=2)
@@ -20,7 +21,7 @@ PLAN = Plan("/m", (A, B), ("churn", "decode_1", "decode_2"), Sizes(), repeats=2)
 class Scene:
     """Stands in for servers and measuring: remembers starts, and fails where it is told to."""
 
-    native_tools = True
+    dialect = Dialect()
 
     def __init__(self, folder: Path, plan: Plan = PLAN, *, resume: bool = False) -> None:
         self.starts: list[str] = []

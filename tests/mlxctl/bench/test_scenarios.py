@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from mlxctl.bench.names import GROUPS, SCENARIOS, process_of
 from mlxctl.bench.plan import Sizes
-from mlxctl.bench.scenarios import SCENARIOS, Scenario, make_scenario, process_of
+from mlxctl.bench.scenarios import Dialect, Scenario, make_scenario
 
 SIZES = Sizes(prefix_tokens=200, sharers=3, turns=4, prompts=5, idle_seconds=2.0)
 
@@ -71,7 +72,7 @@ def test_sharers_share_a_prefix_of_that_length_and_ask_differently(name):
 
 def test_the_levels_of_decode_share_a_process_and_no_beginning():
     levels = [name for name in SCENARIOS if process_of(name) == "decode"]
-    assert levels == ["decode_1", "decode_2", "decode_4", "decode_8"]
+    assert tuple(levels) == GROUPS["decode"]
     beginnings = [{text[0] for text in texts(scenario(name))} for name in levels]
     assert set.intersection(*beginnings) == set()
     assert len({process_of(name) for name in SCENARIOS}) == len(SCENARIOS) - 3
@@ -79,7 +80,7 @@ def test_the_levels_of_decode_share_a_process_and_no_beginning():
 
 @pytest.mark.parametrize("native", [True, False])
 def test_the_agents_conversation_has_calls_and_results_both_ways(native):
-    (one,) = scenario("agent_loop", native_tools=native).conversations
+    (one,) = scenario("agent_loop", dialect=Dialect(tools=native)).conversations
     assert bool(one.tools) is native
     assert ("read_file" in one.turns[0].add[0]["content"]) is not native
     for before, turn in zip(one.turns, one.turns[1:], strict=False):
@@ -90,6 +91,21 @@ def test_the_agents_conversation_has_calls_and_results_both_ways(native):
         else:
             assert result["role"] == "user"
             assert result["content"].startswith("<tool_response>\n")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_template_without_a_system_role_gets_none(name):
+    with_it, without = scenario(name), scenario(name, dialect=Dialect(system=False))
+    roles = {
+        message["role"]
+        for one in (*without.warming, *without.conversations, *without.late)
+        for turn in one.turns
+        for message in turn.add
+    }
+    assert roles <= {"user", "tool"}
+    assert "".join(texts(without)).replace("\n\n", "") == "".join(texts(with_it)).replace(
+        "\n\n", ""
+    )
 
 
 def test_a_name_of_none_is_no_scenario():
