@@ -41,7 +41,7 @@ class Sizes:
     turns: int = 8
     prompts: int = 32
     short_streams: int = 4
-    idle_seconds: float = 10.0
+    idle_seconds: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Plan:
     sizes: Sizes
     repeats: int = 5
     seed: int = 1
-    settle_seconds: float = 1.0
+    settle_seconds: float = 0.5
     min_prefix: int = 32
 
     def as_dict(self) -> dict[str, Any]:
