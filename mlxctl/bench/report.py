@@ -15,8 +15,8 @@ _SHOWN_DIFFERENCES = 3
 """Of each scenario; the JSON has all."""
 
 _IN_MARKDOWN = (
-    *("ttft_p50", "ttft_p95", "ttft_late", "itl_p50", "itl_p95", "decode_rate"),
-    *("tokens_per_second", "wall", "memory_added", "memory_peak", "cpu_share"),
+    *("ttft_p50", "ttft_p95", "itl_p95", "decode_rate", "tokens_per_second", "wall"),
+    *("memory_added", "memory_peak"),
 )
 
 
@@ -52,22 +52,27 @@ def markdown(summary: dict[str, Any]) -> str:
         f" {sizes['turns']} turns, {sizes['prompts']} prompts."
     ]
     for other in others:
-        lines += ["", f"`{first}` / `{other}`, median (lowest to highest):", ""]
-        lines += ["| scenario | figure | ratio | better |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"`{first}` / `{other}`, median (lowest to highest); less or more is better:",
+            "",
+        ]
+        heads = [f"{BY_NAME[name].label} ({BY_NAME[name].better})" for name in _IN_MARKDOWN]
+        lines.append(f"| scenario | {' | '.join(heads)} |")
+        lines.append("|---" * (len(heads) + 1) + "|")
         for scenario in summary["scenarios"]:
-            for name, ratio in scenario["ratios"][other].items():
-                if name in _IN_MARKDOWN:
-                    label, better = BY_NAME[name].label, ratio["better"]
-                    lines.append(f"| {scenario['name']} | {label} | {_ratio(ratio)} | {better} |")
+            found = scenario["ratios"][other]
+            cells = [_ratio(found[name]) if name in found else "-" for name in _IN_MARKDOWN]
+            lines.append(f"| {scenario['name']} | {' | '.join(cells)} |")
     head = " | ".join(f"`{name}` | cached" for name in names)
     lines += ["", "Tokens computed / distinct tokens, and the share of prompt tokens cached:", ""]
     lines += [f"| scenario | distinct | {head} |", "|---" * (2 * len(names) + 2) + "|"]
     for scenario in summary["scenarios"]:
-        found = [scenario["servers"][name]["figures"] for name in names]
-        if all(one["prompt_tokens"] is None for one in found):
+        figures = [scenario["servers"][name]["figures"] for name in names]
+        if all(one["prompt_tokens"] is None for one in figures):
             continue
-        cells = [_cell("tokens_distinct", found[0]["tokens_distinct"])]
-        for one in found:
+        cells = [_cell("tokens_distinct", figures[0]["tokens_distinct"])]
+        for one in figures:
             cells.append(_cell("computed_to_distinct", one["computed_to_distinct"]))
             cells.append(_cell("cached_share", one["cached_share"]))
         lines.append(f"| {scenario['name']} | {' | '.join(cells)} |")

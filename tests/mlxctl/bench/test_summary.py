@@ -91,7 +91,8 @@ def test_the_table_has_both_sides_and_the_direction():
 
 def test_markdown_has_ratios_and_counts_and_no_time():
     text = markdown(summarise(PLAN, [*OURS, *PEERS], complete=True))
-    assert "| seqshare | TTFT, median | 0.25 (0.2 to 0.5) | less |" in text
+    assert "| scenario | TTFT, median (less) | TTFT, p95 (less) |" in text
+    assert "| seqshare | 0.25 (0.2 to 0.5) | 0.25 (0.2 to 0.5) |" in text
     assert "| seqshare | 50 | 1.000 | 50.0% | 1.000 | 50.0% |" in text
     assert not re.search(r"\d (s|ms)\b", text)
 
