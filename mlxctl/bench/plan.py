@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-KINDS = ("mlxceld", "mlx_lm.server", "command", "url")
-
 
 @dataclass(frozen=True)
 class ServerSpec:
     """One server to measure.
 
-    ``kind`` is one of ``KINDS``. ``program`` starts it, with ``{model}`` and ``{port}`` to fill in
-    where it is a ``command``; ``flags`` are added for the others. A ``url`` is of a server that
-    runs already.
+    ``kind`` is mlxceld, mlx_lm.server, command or url. ``program`` starts it, with ``{model}`` and
+    ``{port}`` to fill in where it is a command; ``flags`` are added for the others. ``url`` is of a
+    server that runs already.
     """
 
     name: str

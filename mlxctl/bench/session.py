@@ -112,7 +112,9 @@ def _stopped_in_order() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _STOPPING}
+    # What is ignored stays so: nohup lets a benchmark outlive its terminal.
+    heeded = [number for number in _STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
 """Sends a scenario's requests and takes the time of what comes back.
 
-While a scenario runs nothing is parsed: pieces are kept with their time of arrival and read
+While an answer comes it is not parsed: its pieces are kept with their time of arrival and read
 afterwards, so that the client takes as little as it can of the cores that the server computes on.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mlxctl.bench import http, tools
@@ -28,15 +28,6 @@ class Asked:
     messages: list[Message]
     tools: tuple[Message, ...]
     answer: Answer
-
-
-@dataclass
-class Traffic:
-    """All requests of one scenario, in the order of their sending; ``wall`` in seconds."""
-
-    warming: list[Asked] = field(default_factory=list)
-    measured: list[Asked] = field(default_factory=list)
-    wall: float = 0.0
 
 
 @dataclass
