@@ -84,7 +84,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         multiple=True,
         type=click.Choice([*SCENARIOS, *GROUPS]),
         metavar="NAME",
-        help="Only this scenario. Repeatable. Default: all of them.",
+        help=f"Only this of {', '.join([*SCENARIOS, *GROUPS])}. Repeatable. Default: all.",
     ),
     click.option(
         "--repeats",
@@ -106,17 +106,15 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--idle",
         type=DURATION,
         default=5.0,
-        show_default="5s",
         metavar="D",
-        help="How long idle lasts.",
+        help="How long idle lasts. Default: 5s.",
     ),
     click.option(
         "--settle",
         type=DURATION,
         default=0.5,
-        show_default="0.5s",
         metavar="D",
-        help="Pause before memory is looked at.",
+        help="Pause before memory is looked at. Default: 0.5s.",
     ),
     click.option(
         "--seed", type=int, default=1, show_default=True, metavar="N", help="Decides every text."
@@ -125,17 +123,15 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--timeout",
         type=DURATION,
         default=600.0,
-        show_default="10m",
         metavar="D",
-        help="Limit of one request.",
+        help="Limit of one request. Default: 10m.",
     ),
     click.option(
         "--start-timeout",
         type=DURATION,
         default=300.0,
-        show_default="5m",
         metavar="D",
-        help="Limit of a server's start.",
+        help="Limit of a server's start. Default: 5m.",
     ),
     click.option(
         "--out",
