@@ -35,7 +35,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,121 +84,12 @@ def prompts(seed: int, streams: int) -> list[str]:
 # The sides without a server, each in a process of its own.
 
 
-def run_worker(kind: str, model: str) -> None:
-    """Answer one line of JSON, ``{"prompts": [...], "tokens": n}``, after another until none comes.
-
-    ``kind`` is "loop" for mlx-lm's own way of generating, and "bare" for the model alone: then the
-    seconds are those of one decode step.
-    """
-    from mlxceld.models import blas
-
-    blas.interpose()
-    from mlx_lm.utils import load_tokenizer
-
-    if kind == "bare":
-        module = _daemons_module(model)
-    else:
-        from mlx_lm.utils import load_model
-
-        module = load_model(Path(model))[0]
-    tokenizer = load_tokenizer(Path(model))
-    # Every stream runs to its number of tokens.
-    tokenizer.eos_token_ids = set()
-    _reply({})
-    for line in sys.stdin:
-        order = json.loads(line)
-        rendered = [
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], add_generation_prompt=True
-            )
-            for text in order["prompts"]
-        ]
-        if kind == "bare":
-            seconds, tokens = _bare(module, rendered, order["tokens"])
-        else:
-            started = time.perf_counter()
-            if len(rendered) > 1:
-                tokens = _batch(module, rendered, order["tokens"])
-            else:
-                tokens = _single(module, tokenizer, rendered[0], order["tokens"])
-            seconds = time.perf_counter() - started
-        found = {
-            "prompt_tokens": sum(map(len, rendered)),
-            "tokens": sum(map(len, tokens)),
-            "seconds": seconds,
-            "texts": [tokenizer.decode(one, skip_special_tokens=True) for one in tokens],
-        }
-        _reply(found)
-
-
-def _reply(found: dict[str, Any]) -> None:
-    print(json.dumps(found), flush=True)
-
-
-def _batch(module: Any, rendered: list[list[int]], count: int) -> list[list[int]]:
-    """All prompts through one ``BatchGenerator``; only the tokens."""
-    from mlx_lm.generate import BatchGenerator
-
-    generator = BatchGenerator(module, max_tokens=count)
-    places = {uid: i for i, uid in enumerate(generator.insert(rendered))}
-    tokens: list[list[int]] = [[] for _ in rendered]
-    while responses := generator.next_generated():
-        for response in responses:
-            tokens[places[response.uid]].append(response.token)
-    generator.close()
-    return tokens
-
-
-def _single(module: Any, tokenizer: Any, prompt: list[int], count: int) -> list[list[int]]:
-    """One prompt through ``stream_generate``, which makes text of each token."""
-    from mlx_lm import stream_generate
-
-    found = stream_generate(module, tokenizer, prompt, max_tokens=count)
-    return [[response.token for response in found]]
-
-
-def _daemons_module(model: str) -> Any:
-    """The model with what the daemon puts in place of mlx-lm's functions."""
-    from mlxceld.kv import shared_attention
-    from mlxceld.models.folder import ModelFolder
-    from mlxceld.models.loading import load_model
-
-    folder = ModelFolder(path=Path(model), id="bare", origin="folder")
-    module = load_model(folder, progress=lambda _: None).module
-    shared_attention.install(module)
-    return module
-
-
-def _bare(module: Any, rendered: list[list[int]], count: int) -> tuple[float, list[list[int]]]:
-    """Seconds of a step that is model call, argmax and evaluation alone, and the tokens.
-
-    The next step is built and started before a step's tokens are read.
-    """
-    import mlx.core as mx
-
-    from mlxceld.kv import row_caches
-
-    rows = [row_caches.new_row(module) for _ in rendered]
-    for row, prompt in zip(rows, rendered, strict=True):
-        module(mx.array([prompt[:-1]]), cache=row)
-        mx.eval(row_caches.arrays(row))
-    caches = row_caches.merge(rows) if len(rows) > 1 else rows[0]
-    inputs, steps = mx.array([prompt[-1] for prompt in rendered]), []
-    started = time.perf_counter()
-    for step in range(count + 1):
-        before, inputs = inputs, mx.argmax(module(inputs[:, None], cache=caches)[:, -1], axis=-1)
-        mx.async_eval(inputs)
-        if step:
-            steps.append(before.tolist())
-    return (time.perf_counter() - started) / count, [list(row) for row in zip(*steps, strict=True)]
-
-
 class Worker:
-    """Asks :func:`run_worker` in another process."""
+    """Asks ``bench_inline.py`` in a process of its own; see there for ``kind``."""
 
     def __init__(self, kind: str, model: str) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - this very file
-            [sys.executable, __file__, "--worker", kind, "--model", model],
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, str(ROOT / "scripts" / "bench_inline.py"), kind, model],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -266,7 +157,7 @@ class Served:
                 selector.register(connection, selectors.EVENT_READ, received[index])
             while selector.get_map():
                 for key, _ in selector.select():
-                    connection = key.fileobj
+                    connection = cast("socket.socket", key.fileobj)
                     block = connection.recv(1 << 16)
                     if block:
                         key.data.blocks.append(block)
@@ -382,7 +273,8 @@ def tiny_model(folder: Path, family: str) -> Path:
     blas.interpose()
     from tiny_models import write_tiny_model
 
-    return write_tiny_model(folder / family, family)
+    model: Path = write_tiny_model(folder / family, family)
+    return model
 
 
 def compare(
@@ -392,7 +284,7 @@ def compare(
     found: dict[Served | Worker, list[Answers]] = {served: [], loop: [], bare: []}
     for pair in range(options.pairs):
         texts = prompts(options.seed + 1000 * streams + pair + 1, streams)
-        sides = [served, loop, bare]
+        sides: list[Served | Worker] = [served, loop, bare]
         for side in sides if pair % 2 == 0 else reversed(sides):
             found[side].append(side.ask(texts, options.tokens))
     mine, theirs, model = found.values()
@@ -436,24 +328,21 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="tokens a stream (default 256)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--serve-flag", action="append", default=[], help="passed to the daemon")
-    parser.add_argument("--worker", choices=("loop", "bare"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if options.worker:
-        run_worker(options.worker, options.model)
-        return
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = options.model or str(tiny_model(work, options.family))
         served = stack.enter_context(serving(model, work, options.serve_flag))
-        workers = [Worker(kind, model) for kind in ("loop", "bare")]
-        for worker in workers:
-            stack.callback(worker.close)
-        for side in (served, *workers):
+        loop, bare = (Worker(kind, model) for kind in ("loop", "bare"))
+        stack.callback(loop.close)
+        stack.callback(bare.close)
+        sides: list[Served | Worker] = [served, loop, bare]
+        for side in sides:
             for streams in sorted({1, *options.streams}):
                 side.ask(prompts(options.seed, streams), 16)
         for streams in options.streams:
-            compare(served, *workers, streams, options)
+            compare(served, loop, bare, streams, options)
 
 
 if __name__ == "__main__":

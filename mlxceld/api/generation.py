@@ -124,9 +124,7 @@ class EventGroup:
 
     def _arrived(self) -> list[tuple[int, Event]]:
         return [
-            (index, event)
-            for index, stream in enumerate(self._streams)
-            for event in stream.drain()
+            (index, event) for index, stream in enumerate(self._streams) for event in stream.drain()
         ]
 
     def _look_at_the_time(self) -> None:

@@ -145,8 +145,8 @@ class DecodeBatch:
             prefix = self._reuse.prefix_of(lane.rows)
             shared_attention.bind(lane.caches, prefix, gathers=self._reuse.gathers)
 
-    def launch(self) -> Step:
-        """Build the next step and start computing it; returns without waiting.
+    def launch(self, before_start: Callable[[], None]) -> Step:
+        """Build the next step, call ``before_start``, and start computing; does not wait for it.
 
         Each row is fed its newest token, known or still being computed by the step before. An
         exception while sampling one row marks that row failed and leaves the others alone.
@@ -170,6 +170,7 @@ class DecodeBatch:
         pending = [step.tokens]
         for logprobs in step.logprobs.values():
             pending.extend(logprobs.arrays())
+        before_start()
         mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return step
 
