@@ -2,7 +2,8 @@
 
 Run as ``bench_inline.py loop|bare MODEL``: "loop" is mlx-lm's own way of generating,
 ``BatchGenerator`` for several prompts and ``stream_generate`` for one; "bare" is model call, argmax
-and evaluation. Answers one line of JSON on standard input, ``{"prompts": [...], "tokens": n}``, after another.
+and evaluation. Answers one line of JSON on standard input, ``{"prompts": [...], "tokens": n}``,
+after another.
 """
 
 from __future__ import annotations

@@ -76,7 +76,10 @@ class Step:
 
 
 class DecodeBatch:
-    """Every sequence in its decode phase."""
+    """Every sequence in its decode phase.
+
+    ``before_start`` is called when a step has been built and is about to be started.
+    """
 
     def __init__(self, module: Any, reuse: PromptReuse, *, batched: bool) -> None:
         self._module = module
@@ -84,6 +87,7 @@ class DecodeBatch:
         self._batched = batched
         self._lanes: list[Lane] = []
         self.step = 256
+        self.before_start: Callable[[], None] = lambda: None
 
     @property
     def rows(self) -> list[Sequence]:
@@ -145,8 +149,8 @@ class DecodeBatch:
             prefix = self._reuse.prefix_of(lane.rows)
             shared_attention.bind(lane.caches, prefix, gathers=self._reuse.gathers)
 
-    def launch(self, before_start: Callable[[], None]) -> Step:
-        """Build the next step, call ``before_start``, and start computing; does not wait for it.
+    def launch(self) -> Step:
+        """Build the next step and start computing it; returns without waiting.
 
         Each row is fed its newest token, known or still being computed by the step before. An
         exception while sampling one row marks that row failed and leaves the others alone.
@@ -170,7 +174,7 @@ class DecodeBatch:
         pending = [step.tokens]
         for logprobs in step.logprobs.values():
             pending.extend(logprobs.arrays())
-        before_start()
+        self.before_start()
         mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return step
 

@@ -80,6 +80,8 @@ class EngineCore:
         self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
         self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
         self._answers = Answers(model.text, recorder)
+        # Handed over earlier, the event loop and this thread would contend for the interpreter.
+        self._batch.before_start = self._answers.hand_over
         self._endings = Endings(
             self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
         )
@@ -355,8 +357,7 @@ class EngineCore:
         if not len(self._batch):
             return None
         started = self._clock()
-        # Handed over earlier, the event loop and this thread would contend for the interpreter.
-        step = self._batch.launch(self._answers.hand_over)
+        step = self._batch.launch()
         step.launch_seconds = self._clock() - started
         self._recorder.steps += 1
         self._recorder.observe("batch_size", len(step.rows))

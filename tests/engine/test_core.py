@@ -208,7 +208,7 @@ async def test_after_an_engine_fault_the_next_request_works(
     running = harness.submit("running", max_tokens=50, ignore_eos=True)
     await harness.step(2)
     with monkeypatch.context() as patch:
-        patch.setattr("mlxceld.engine.batch.DecodeBatch.launch", lambda *_: 1 / 0)
+        patch.setattr("mlxceld.engine.batch.DecodeBatch.launch", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             harness.core.step()
     harness.core.fail_all(FailureKind.ENGINE, "the engine failed")
