@@ -44,7 +44,8 @@ def attend(
     """softmax(q k' scale + mask) v, ``[rows, heads, n, width]``, for grouped key heads.
 
     ``mask`` is None, "causal" (the last query sees all keys), or four-dimensional, bool (what is
-    seen) or numbers to add, with one head.
+    seen) or numbers to add, with one head for all or one a head of the queries (latent attention
+    adds a part of its scores so).
     """
     count, tokens = queries.shape[2], keys.shape[2]
     queries = queries * (scale * LOG2_E)
@@ -70,18 +71,19 @@ def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array 
     scores = asking @ keys.swapaxes(-1, -2)
     if mask is not None:
         grouped = scores.reshape(rows, kv_heads, heads // kv_heads, count, -1)
-        scores = (grouped + _bias(mask)).reshape(scores.shape)
+        scores = (grouped + _bias(mask, kv_heads)).reshape(scores.shape)
     highest = mx.max(scores, axis=-1, keepdims=True)
     weights = mx.power(2.0, scores - highest)
     result = (weights @ values) / weights.sum(axis=-1, keepdims=True)
     return result.reshape(rows, heads, count, -1)
 
 
-def _bias(mask: mx.array) -> mx.array:
-    """A mask as numbers to add to scores for powers of 2, with an axis for grouped heads."""
+def _bias(mask: mx.array, kv_heads: int) -> mx.array:
+    """A mask as numbers to add to scores for powers of 2, its heads grouped by key heads."""
     if mask.dtype == mx.bool_:
         hidden = mx.array(mx.finfo(mx.float32).min, mx.float32)
         mask = mx.where(mask, mx.array(0.0, mx.float32), hidden)
     else:
         mask = mask * LOG2_E
-    return mask[:, :, None]
+    rows, heads, count, tokens = mask.shape
+    return mask[:, :, None] if heads == 1 else mask.reshape(rows, kv_heads, -1, count, tokens)

@@ -31,7 +31,7 @@ def _bool_mask(rows: int, count: int, tokens: int) -> mx.array:
     ("rows", "count", "tokens"),
     [(1, 300, 300), (1, 128, 500), (1, 1, 5000), (3, 1, 1700), (2, 70, 200), (1, 129, 130)],
 )
-@pytest.mark.parametrize("kind", ["none", "causal", "bool", "numbers"])
+@pytest.mark.parametrize("kind", ["none", "causal", "bool", "numbers", "numbers a head"])
 def test_it_is_mlx_s_own(rows: int, count: int, tokens: int, kind: str) -> None:
     queries, keys, values = _arrays(rows, count, tokens)
     seen = _bool_mask(rows, count, tokens)
@@ -40,6 +40,7 @@ def test_it_is_mlx_s_own(rows: int, count: int, tokens: int, kind: str) -> None:
         "causal": "causal",
         "bool": seen,
         "numbers": mx.where(seen, mx.array(0.25), mx.array(-1e9)),
+        "numbers a head": mx.where(seen, mx.random.normal((rows, 6, count, tokens)), -1e9),
     }[kind]
     want = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=SCALE, mask=mask)
     got = cpu_attention.attend(queries, keys, values, SCALE, mask)
