@@ -73,6 +73,9 @@ def _extract(cache: Any, index: int) -> Any:
         return alone
     if isinstance(cache, CacheList):
         return CacheList(*(_extract(member, index) for member in cache.caches))
+    if isinstance(cache, BatchKVCache) and cache.keys is None:
+        # All that the row has is in the pool so far, and BatchKVCache.extract expects an array.
+        return KVCache()
     return cache.extract(index)
 
 

@@ -57,6 +57,17 @@ async def test_the_same_prompt_eight_times(core: Make) -> None:
     harness.check()
 
 
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+async def test_all_that_a_prompt_needs_is_in_whole_blocks(core: Make, family: str) -> None:
+    prompt = random_prompt(1, 9 * 16 + 1)
+    harness = core(family, cache=True, backend="paged")
+    prompts = _submit(harness, [prompt] * 3)
+    await harness.run()
+    assert sorted(_cached(harness, i) for i in prompts) == [0, 144, 144]
+    await _check_answers(harness, core(family), prompts)
+    harness.check()
+
+
 async def test_a_tree_of_two_levels(core: Make) -> None:
     trunk, branch = random_prompt(1, 160), random_prompt(2, 120)
     leaves = [[*trunk, 250, i, *random_prompt(i, 5)] for i in range(4)]
