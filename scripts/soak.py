@@ -57,6 +57,14 @@ CLEAR_MARGIN = 0.01
 others in the batch move is far below, so that the answer cannot hang on it."""
 
 WARMUP_REQUESTS = 200
+
+_TOLD = (
+    *("hits", "misses", "inserts", "evictions_lru", "evictions_flush", "evictions_resize"),
+    *("snapshot_hits", "snapshot_misses", "snapshot_inserts", "snapshot_supersedes"),
+    *("prefetch_run", "prompt_tokens_computed", "prompt_tokens_reused"),
+)
+"""What of the cache's statistics shows that all of it has been used."""
+
 RECOUNT_SECONDS = 32
 """The daemon recounts what it holds 30 s after its last step."""
 
@@ -211,6 +219,8 @@ async def _soak(
     await soak.play(operator, options.requests - warmup, options.minutes * 60)
     await operator.restore()
 
+    stats = await daemon.order("GET", "cache/stats")
+    preemptions = (await daemon.order("GET", "status"))["preemptions"]
     checks = await _checks(options, daemon, soak, operator, held)
     kinds = Counter(outcome.kind for outcome in soak.outcomes)
     return {
@@ -220,6 +230,7 @@ async def _soak(
         "requests_a_second": (len(soak.outcomes) - warmup) / soak.seconds,
         "kinds": dict(sorted(kinds.items())),
         "orders": dict(sorted(operator.given.items())),
+        "daemon": {"preemptions": preemptions, **{name: stats[name] for name in _TOLD}},
         "problems": [f"{o.request_id} ({o.kind}): {o.problem}" for o in soak.outcomes if o.problem],
         "samples": [dataclasses.astuple(sample) for sample in soak.samples],
         "checks": [dataclasses.asdict(check) for check in checks],
@@ -314,7 +325,7 @@ def main() -> int:
     for problem in result["problems"][:20]:
         print(f"      {problem}")
     print(f"{result['requests']:,} requests, {result['requests_a_second']:.1f} a second")
-    print(json.dumps({name: result[name] for name in ("kinds", "orders", "passed")}))
+    print(json.dumps({name: result[name] for name in ("kinds", "orders", "daemon", "passed")}))
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
     return 0 if result["passed"] else 1
