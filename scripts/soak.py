@@ -25,6 +25,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -47,8 +48,8 @@ from soak_load import Load, Outcome
 from soak_operator import Operator
 from soak_prompts import Reference, candidates
 
-KV_BYTES = 24 << 20
-CAPACITY = 12 << 20
+KV_BYTES = 7 << 20
+CAPACITY = 6 << 20
 """Of a tiny model: small enough that entries have to go, and at times running requests, too."""
 
 REFERENCES = 12
@@ -164,11 +165,12 @@ class Soak:
 
 async def run(options: argparse.Namespace, model: str, work: Path) -> dict[str, Any]:
     """The whole soak; returns its result as JSON values."""
-    flags = [] if options.model else ["--kv-cache-budget", str(KV_BYTES)]
+    # Little, so that what is kept of responses is soon as much as it will be.
+    flags = ["--responses-capacity-bytes", str(1 << 17)]
     if not options.model:
+        flags += ["--kv-cache-budget", str(KV_BYTES)]
         flags += ["--prompt-cache-capacity-bytes", str(CAPACITY)]
         flags += ["--prompt-cache-snapshot-capacity-bytes", str(CAPACITY)]
-        flags += ["--responses-capacity-bytes", str(1 << 20)]
     flags += options.flag
     cold = Daemon(model, work / "cold", "--no-prompt-cache", "--max-batch-size", "1")
     try:
@@ -317,6 +319,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the result here as JSON")
     parser.add_argument("--keep-log", type=Path, help="copy the daemon's log here")
     options = parser.parse_args()
+    # However it is ended, its daemon ends too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="soak") as work:
         chosen = options.model or tiny_model(options.tiny, Path(work))
         result = asyncio.run(run(options, chosen, Path(work)))
