@@ -270,7 +270,7 @@ async def _checks(
     checks.append(Check("counters", not differs, differs or "the sums of the log"))
     checks += memory_is_flat(soak.samples, options.flat)
     checks.append(ttft_is_level(outcomes[WARMUP_REQUESTS:]))
-    after = await daemon.held()
+    after = await daemon.held(held)
     checks.append(Check("files and threads", after == held, f"{after}, {held} at the start"))
     report = await daemon.order("POST", "cache/verify", {})
     checks.append(Check("self-check", report["passed"], report["reason"] or "passed"))

@@ -21,6 +21,7 @@ from mlxceld.process.pidfile import read_holder
 
 KEY = "soak"
 START_SECONDS = 3600
+SETTLE_SECONDS = 12
 
 
 class Daemon:
@@ -94,13 +95,21 @@ class Daemon:
             process = kilobytes * 1024
         return Sample(requests, process, int(metrics["mlxcel_memory_active_bytes"]))
 
-    async def held(self) -> dict[str, int]:
-        """Its open files and, where the system tells, threads, with nothing in flight."""
+    async def held(self, expected: dict[str, int] | None = None) -> dict[str, int]:
+        """Its open files and, where the system tells, threads, with nothing in flight.
+
+        Connections whose clients have left may take a few seconds to go: where something is
+        ``expected`` it is waited for so long.
+        """
         await self.idle()
-        found = {"open files": int((await self.metrics())["process_open_fds"])}
-        if threads := _told(Path(f"/proc/{self.process.pid}/status"), "Threads"):
-            found["threads"] = threads
-        return found
+        limit = time.monotonic() + SETTLE_SECONDS
+        while True:
+            found = {"open files": int((await self.metrics())["process_open_fds"])}
+            if threads := _told(Path(f"/proc/{self.process.pid}/status"), "Threads"):
+                found["threads"] = threads
+            if found == expected or time.monotonic() > limit:
+                return found
+            await asyncio.sleep(1 if expected else SETTLE_SECONDS)
 
     async def idle(self) -> dict[str, Any]:
         """Wait until nothing is in flight and all is stored; its status then."""
