@@ -152,6 +152,8 @@ class DecodeBatch:
         exception while sampling one row marks that row failed and leaves the others alone.
         """
         rows = self.rows
+        for lane in self._lanes:
+            row_caches.share_offsets(lane.caches)
         logits = mx.concatenate(
             [
                 self._module(lane.inputs[:, None], cache=lane.caches)[:, -1, :]

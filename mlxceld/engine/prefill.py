@@ -50,6 +50,7 @@ def run_chunk(module: Any, caches: Caches, chunks: Sequence[Sequence[int]]) -> N
     tokens = mx.array([[*chunk, *([0] * (width - len(chunk)))] for chunk in chunks])
     if padded:
         row_caches.prepare(caches, lengths, width)
+    row_caches.share_offsets(caches)
     module(tokens, cache=caches)
     if padded:
         row_caches.finalize(caches)

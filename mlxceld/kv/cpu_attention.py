@@ -1,22 +1,17 @@
 """Attention over whole rows where there is no GPU, and with it no fused kernel.
 
-MLX computes scaled dot-product attention on a CPU as products and a softmax, whose exp takes about
-12 ns an element on the machine this was measured on; a power of 2 takes 4. And it computes the
-half of a causal chunk's scores that the mask hides; here queries go in tiles that leave most of it
-out.
+MLX computes scaled dot-product attention on a CPU as products and a softmax that is slower than
+it has to be. And it computes the half of a causal chunk's scores that the mask hides; here queries
+go in tiles that leave most of it out.
 """
 
 from __future__ import annotations
 
-import math
-
 import mlx.core as mx
 
-LOG2_E = 1.0 / math.log(2.0)
-"""What exponents of e are multiplied by to be exponents of 2."""
+from mlxceld.kv.exponentials import Exponentials, exponentials_for
 
 _TILE = 128
-
 
 _LEAST_SCORES = 4096
 """Scores a head, over all rows, below which MLX's own way is as quick."""
@@ -48,42 +43,45 @@ def attend(
     adds a part of its scores so).
     """
     count, tokens = queries.shape[2], keys.shape[2]
-    queries = queries * (scale * LOG2_E)
+    tile = count if mask is None or isinstance(mask, mx.array) else min(count, _TILE)
+    scores = queries.shape[0] * queries.shape[1] * tile * tokens
+    way = exponentials_for(scores, queries.dtype)
+    queries = queries * (scale * way.factor)
     if mask is None or isinstance(mask, mx.array) or count == 1:
         whole = None if isinstance(mask, str) else mask
-        return _attend(queries, keys, values, whole)
+        return _attend(queries, keys, values, whole, way)
     outputs = []
     for start in range(0, count, _TILE):
         stop = min(start + _TILE, count)
         seen = tokens - count + stop
         places = mx.arange(seen - (stop - start), seen)[:, None]
         hidden = (places >= mx.arange(seen)[None])[None, None]
-        tile = queries[:, :, start:stop]
-        outputs.append(_attend(tile, keys[:, :, :seen], values[:, :, :seen], hidden))
+        asking = queries[:, :, start:stop]
+        outputs.append(_attend(asking, keys[:, :, :seen], values[:, :, :seen], hidden, way))
     return mx.concatenate(outputs, axis=2) if len(outputs) > 1 else outputs[0]
 
 
-def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None) -> mx.array:
-    """Attention of queries that are scaled for powers of 2."""
+def _attend(
+    queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None, way: Exponentials
+) -> mx.array:
+    """Attention of queries that are scaled already."""
     rows, heads, count, width = queries.shape
     kv_heads = keys.shape[1]
     asking = queries.reshape(rows, kv_heads, -1, width)
     scores = asking @ keys.swapaxes(-1, -2)
     if mask is not None:
         grouped = scores.reshape(rows, kv_heads, heads // kv_heads, count, -1)
-        scores = (grouped + _bias(mask, kv_heads)).reshape(scores.shape)
-    highest = mx.max(scores, axis=-1, keepdims=True)
-    weights = mx.power(2.0, scores - highest)
-    result = (weights @ values) / weights.sum(axis=-1, keepdims=True)
-    return result.reshape(rows, heads, count, -1)
+        scores = (grouped + _bias(mask, kv_heads, way)).reshape(scores.shape)
+    (weights,), total = way.of([scores])
+    return ((weights @ values) / total).reshape(rows, heads, count, -1)
 
 
-def _bias(mask: mx.array, kv_heads: int) -> mx.array:
-    """A mask as numbers to add to scores for powers of 2, its heads grouped by key heads."""
+def _bias(mask: mx.array, kv_heads: int, way: Exponentials) -> mx.array:
+    """A mask as numbers to add to scaled scores, its heads grouped by key heads."""
     if mask.dtype == mx.bool_:
         hidden = mx.array(mx.finfo(mx.float32).min, mx.float32)
         mask = mx.where(mask, mx.array(0.0, mx.float32), hidden)
     else:
-        mask = mask * LOG2_E
+        mask = mask * way.factor
     rows, heads, count, tokens = mask.shape
     return mask[:, :, None] if heads == 1 else mask.reshape(rows, kv_heads, -1, count, tokens)

@@ -96,6 +96,22 @@ def finalize(batch: Caches) -> None:
         cache.finalize()
 
 
+def share_offsets(batch: Caches) -> None:
+    """Let the key/value caches of a batch begin their next pass with one offset array.
+
+    They are equal, as all have seen the same tokens of the same rows; what a model derives from one
+    array it derives once. mlx-lm gives a cache a new array with each update.
+    """
+    first: BatchKVCache | None = None
+    for cache in batch:
+        if not isinstance(cache, BatchKVCache):
+            continue
+        if first is None:
+            first = cache
+        elif cache._idx == first._idx and cache.offset.shape == first.offset.shape:
+            cache.offset = first.offset
+
+
 def arrays(caches: Caches) -> list[mx.array]:
     """Every array that the caches hold."""
     flat = tree_flatten([cache.state for cache in caches])

@@ -18,6 +18,7 @@ from mlx_lm.models import base
 from mlx_lm.models.cache import BatchKVCache, CacheList
 
 from mlxceld.kv import cpu_attention
+from mlxceld.kv.exponentials import Exponentials, exponentials_for
 from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.shared_prefix import Chain, Segment, SharedPrefix
 
@@ -201,7 +202,10 @@ def attention(
         # The tails hold the new tokens already.
         seen = _widened(mask, prefix)
         return _dense(queries, *whole, cache=cache, scale=scale, mask=seen, sinks=sinks)
-    return _shared_attention(queries * (scale * _per_e()), keys, values, prefix, cache.layer, mask)
+    way = exponentials_for(rows * heads * count * prefix.longest, queries.dtype)
+    return _shared_attention(
+        queries * (scale * way.factor), keys, values, prefix, cache.layer, mask, way
+    )
 
 
 def _widened(mask: mx.array, prefix: SharedPrefix) -> mx.array:
@@ -221,10 +225,11 @@ def _shared_attention(
     prefix: SharedPrefix,
     layer: int,
     mask: mx.array,
+    way: Exponentials,
 ) -> mx.array:
     """One softmax over a row's segments and its tail; each segment is one product for its rows.
 
-    ``queries`` are scaled already, such that scores are what :func:`_exp` takes.
+    ``queries`` are scaled already, such that scores are what ``way`` takes.
     The result is that of attention over whole rows, softmax([q K1', q K2', q Kt']) [V1; V2; Vt],
     with the division by the softmax's sum after the last product.
     """
@@ -249,7 +254,7 @@ def _shared_attention(
     weights, sums = [], []
     for chain in prefix.chains:
         pieces = [_of_chain(scores[i], prefix.segments[i], chain) for i in chain.segments]
-        exponentials, total = _exponentials([*pieces, tail[:, chain.first : chain.last]])
+        exponentials, total = way.of([*pieces, tail[:, chain.first : chain.last]])
         weights.append([piece.astype(values.dtype) for piece in exponentials])
         sums.append(total)
     result = _joined(
@@ -285,33 +290,6 @@ def _of_chain(scores: mx.array, segment: Segment, chain: Chain) -> mx.array:
     if (segment.first, segment.last) == (chain.first, chain.last):
         return scores
     return scores[:, chain.first - segment.first : chain.last - segment.first]
-
-
-def _exponentials(pieces: Sequence[mx.array]) -> tuple[list[mx.array], mx.array]:
-    """The numerators of one softmax over several pieces' last axes, and their sum, in float32."""
-    highest = mx.max(pieces[0], axis=-1, keepdims=True)
-    for piece in pieces[1:]:
-        highest = mx.maximum(highest, mx.max(piece, axis=-1, keepdims=True))
-    results = [_exp((piece - highest).astype(mx.float32)) for piece in pieces]
-    total = results[0].sum(axis=-1, keepdims=True)
-    for result in results[1:]:
-        total = total + result.sum(axis=-1, keepdims=True)
-    return results, total
-
-
-def _per_e() -> float:
-    """What scores are multiplied by, so that :func:`_exp` of them is e to their power.
-
-    MLX's exp on a CPU takes several times as long as its power of 2.
-    """
-    return cpu_attention.LOG2_E if mx.default_device() == mx.cpu else 1.0
-
-
-def _exp(exponents: mx.array) -> mx.array:
-    """e to the power of scores that were multiplied by :func:`_per_e`."""
-    if mx.default_device() == mx.cpu:
-        return mx.power(2.0, exponents)
-    return mx.exp(exponents)
 
 
 def _product(weights: mx.array, values: Sequence[mx.array]) -> mx.array:

@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import BatchKVCache
 
 from engine_harness import random_prompt
 from mlxceld.engine.prefill import run_chunk
@@ -88,3 +89,23 @@ def test_what_can_be_merged(tiny_model: Callable[..., Any]) -> None:
     assert row_caches.can_merge(row_caches.new_row(tiny_model("falcon_h1").module))
     assert not row_caches.can_merge([KVCache(), ChunkedKVCache(8)])
     assert not row_caches.can_merge([CacheList(KVCache(), ChunkedKVCache(8))])
+
+
+@pytest.mark.parametrize("family", tiny_families())
+def test_one_offset_for_all_layers_changes_nothing(
+    tiny_model: Callable[..., Any], family: str
+) -> None:
+    module = tiny_model(family).module
+    answers = []
+    for shared in (False, True):
+        batch = row_caches.merge([_filled(module, i, n) for i, n in enumerate((9, 40))])
+        for token in (5, 6):
+            if shared:
+                row_caches.share_offsets(batch)
+            answers.append(module(mx.array([[token], [token + 1]]), cache=batch)[:, -1])
+        offsets = [cache.offset for cache in batch if isinstance(cache, BatchKVCache)]
+        # A cache that was written has moved on by itself.
+        assert all(mx.array_equal(offset, offsets[0]).item() for offset in offsets)
+        assert all(offset.tolist() == [11, 42] for offset in offsets)
+    assert mx.array_equal(answers[0], answers[2]).item()
+    assert mx.array_equal(answers[1], answers[3]).item()
