@@ -14,6 +14,8 @@ from soak_load import Outcome
 Stats = Mapping[str, Any]
 Line = Mapping[str, Any]
 
+_PARTS = 20
+
 _ENDED_WELL = ("stop", "length")
 
 
@@ -60,7 +62,7 @@ class Trend:
         )
 
 
-def trend(points: Sequence[tuple[int, int]]) -> Trend:
+def trend(points: Sequence[tuple[float, float]]) -> Trend:
     """The line through (requests, bytes); at least three points with different requests."""
     xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
     line = statistics.linear_regression(xs, ys)
@@ -72,15 +74,24 @@ def trend(points: Sequence[tuple[int, int]]) -> Trend:
 
 
 def memory_is_flat(samples: Sequence[Sample], most: float) -> list[Check]:
-    """Over the last 80% of the requests."""
+    """Over the last 80% of the requests, in twenty parts of it.
+
+    Parts, since what one sample finds the next one does too. Their least tells memory that is lost
+    from memory that the allocator keeps for a while.
+    """
     last = samples[-1].requests if samples else 0
     late = [sample for sample in samples if sample.requests >= last * 0.2]
-    if len({sample.requests for sample in late}) < 3:
+    size = max(1, len(late) // _PARTS)
+    parts = [late[at : at + size] for at in range(0, len(late) - size + 1, size)]
+    middles = [round(statistics.fmean(s.requests for s in part)) for part in parts]
+    if len(set(middles)) < 3:
         return [Check("memory", False, f"{len(late)} samples are too few")]
-    lines = {
-        "memory of the process": trend([(s.requests, s.process) for s in late]),
-        "memory in MLX's arrays": trend([(s.requests, s.active) for s in late]),
+    found: dict[str, list[float]] = {
+        "memory of the process": [statistics.fmean(s.process for s in part) for part in parts],
+        "the same at its least": [min(s.process for s in part) for part in parts],
+        "memory in MLX's arrays": [statistics.fmean(s.active for s in part) for part in parts],
     }
+    lines = {name: trend(list(zip(middles, ys, strict=True))) for name, ys in found.items()}
     return [Check(name, line.flat(most), str(line)) for name, line in lines.items()]
 
 
