@@ -10,15 +10,6 @@ from typing import NoReturn
 
 import click
 
-from mlxctl.commands.cache import cache
-from mlxctl.commands.completion import completion
-from mlxctl.commands.config import config
-from mlxctl.commands.daemon import drain, status, wait
-from mlxctl.commands.doctor import doctor
-from mlxctl.commands.explain import explain
-from mlxctl.commands.requests import requests
-from mlxctl.commands.service import service
-from mlxctl.commands.trace import trace
 from mlxctl.context import Ctl
 from mlxctl.errors import CtlError, ExitCode
 from mlxctl.options import RootGroup
@@ -27,9 +18,19 @@ _EXIT_CODES_HELP = """\b
 Exit codes: 0 ok, 1 the daemon refused or failed, 2 usage, 3 daemon unreachable,
 4 not authorised, 5 conflict, 6 timed out, 130 Ctrl-C."""
 
+_COMMANDS = {
+    **dict.fromkeys(("status", "wait", "drain"), "mlxctl.commands.daemon"),
+    **{
+        name: f"mlxctl.commands.{name}"
+        for name in ("requests", "cache", "trace", "config", "service", "doctor", "completion")
+    },
+}
+"""Every command, and the module that has it."""
+
 
 @click.group(
     cls=RootGroup,
+    elsewhere=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=_EXIT_CODES_HELP,
 )
@@ -44,11 +45,6 @@ def cli() -> None:
     mlxctl service install -- --model demo
     mlxctl doctor
     """
-
-
-cache.add_command(explain)
-for _command in (status, wait, drain, requests, cache, trace, config, service, doctor, completion):
-    cli.add_command(_command)
 
 
 def run(arguments: Sequence[str] | None = None, ctl: Ctl | None = None) -> int:

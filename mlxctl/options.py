@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,28 @@ class CtlGroup(_WithGlobals, click.Group):
 
 
 class RootGroup(CtlGroup):
-    """mlxctl itself, whose global options read the environment."""
+    """mlxctl itself, whose global options read the environment.
+
+    ``elsewhere`` names commands with the module that has each under its name; a module is loaded
+    when its command is wanted, since all together take longer than one command's work.
+    """
 
     root = True
     group_class = CtlGroup
+
+    def __init__(
+        self, *args: Any, elsewhere: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._elsewhere = dict(elsewhere or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, those not loaded included."""
+        return sorted({*self.commands, *self._elsewhere})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, loaded by now; None if there is none."""
+        if cmd_name not in self.commands and cmd_name in self._elsewhere:
+            module = importlib.import_module(self._elsewhere[cmd_name])
+            self.add_command(getattr(module, cmd_name))
+        return super().get_command(ctx, cmd_name)

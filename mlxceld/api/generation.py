@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -30,7 +30,7 @@ from mlxceld.engine.request import (
     GenerationRequest,
     SamplingParams,
 )
-from mlxceld.engine.stream import EventStream
+from mlxceld.engine.stream import Bell, EventStream
 from mlxceld.models.boundaries import Boundary
 from mlxceld.models.continuation import Continuation
 
@@ -75,21 +75,20 @@ class Choice:
 class EventGroup:
     """The events of a request's sequences in one place; leaving it cancels those that still run.
 
-    Use as an asynchronous context manager.
+    Use as an asynchronous context manager. Waiting for an event costs one future: the timer for
+    silences runs on from event to event and looks at the time when it goes off.
     """
 
     def __init__(self, streams: Sequence[EventStream]) -> None:
         self._streams = streams
-        self._ready: deque[tuple[int, Event]] = deque()
-        self._wakeup = asyncio.Event()
-        self._pumps: list[asyncio.Task[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._bell = Bell()
+        self._timer: asyncio.TimerHandle | None = None
+        self._until = math.inf
 
     async def __aenter__(self) -> Self:
-        if len(self._streams) > 1:
-            self._pumps = [
-                asyncio.create_task(self._pump(index, stream))
-                for index, stream in enumerate(self._streams)
-            ]
+        for stream in self._streams:
+            stream.share(self._bell)
         return self
 
     async def __aexit__(
@@ -100,37 +99,40 @@ class EventGroup:
     ) -> None:
         for stream in self._streams:
             stream.cancel()
-        for pump in self._pumps:
-            pump.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     @property
     def over(self) -> bool:
         """Whether the last event has been taken."""
-        return not self._ready and all(stream.over for stream in self._streams)
+        return all(stream.over for stream in self._streams)
 
-    async def take(self, until: float | None = None) -> list[tuple[int, Event]]:
+    async def take(self, until: float = math.inf) -> list[tuple[int, Event]]:
         """All events that have come, each with its choice's number; waits for the first.
 
-        Empty if none came before ``until``, a time of the event loop's clock in seconds.
+        Those of a choice are in their order. Empty if none came before ``until``, a time of the
+        event loop's clock in seconds, which must not lie before that of an earlier call.
         """
-        try:
-            async with asyncio.timeout_at(until):
-                if not self._pumps:
-                    stream = self._streams[0]
-                    first = await anext(stream)
-                    return [(0, first), *((0, event) for event in stream.drain())]
-                await self._wakeup.wait()
-        except TimeoutError:
-            return []
-        self._wakeup.clear()
-        events = list(self._ready)
-        self._ready.clear()
+        while not (events := self._arrived()):
+            if self._loop.time() >= until:
+                break
+            self._until = until
+            if self._timer is None and until < math.inf:
+                self._timer = self._loop.call_at(until, self._look_at_the_time)
+            await self._bell.wait()
         return events
 
-    async def _pump(self, index: int, stream: EventStream) -> None:
-        async for event in stream:
-            self._ready.append((index, event))
-            self._wakeup.set()
+    def _arrived(self) -> list[tuple[int, Event]]:
+        return [
+            (index, event) for index, stream in enumerate(self._streams) for event in stream.drain()
+        ]
+
+    def _look_at_the_time(self) -> None:
+        self._timer = None
+        if self._loop.time() >= self._until:
+            self._bell.ring()
+        else:
+            self._timer = self._loop.call_at(self._until, self._look_at_the_time)
 
 
 class UsageSum:

@@ -80,6 +80,9 @@ class MarkedReader:
 
     def __init__(self, reading: Reading, new_id: Callable[[], str]) -> None:
         self._reading = reading
+        self._openings = [reading.thinking[0]] if reading.thinking else []
+        if reading.calls is not None:
+            self._openings.append(reading.calls.start)
         self._numbers = CallNumbers(new_id, parallel=reading.parallel)
         self._buffer = ""
         self._logprobs: list[TokenLogprob] = []
@@ -129,9 +132,7 @@ class MarkedReader:
                 return [], True
             if not begun and not final:
                 return [], False
-        openings = [reading.thinking[0]] if reading.thinking else []
-        if reading.calls is not None:
-            openings.append(reading.calls.start)
+        openings = self._openings
         at, marker = first_marker(self._buffer, openings)
         if marker:
             before, self._buffer = self._buffer[:at], self._buffer[at + len(marker) :]

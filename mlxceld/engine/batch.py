@@ -76,7 +76,10 @@ class Step:
 
 
 class DecodeBatch:
-    """Every sequence in its decode phase."""
+    """Every sequence in its decode phase.
+
+    ``before_start`` is called when a step has been built and is about to be started.
+    """
 
     def __init__(self, module: Any, reuse: PromptReuse, *, batched: bool) -> None:
         self._module = module
@@ -84,6 +87,7 @@ class DecodeBatch:
         self._batched = batched
         self._lanes: list[Lane] = []
         self.step = 256
+        self.before_start: Callable[[], None] = lambda: None
 
     @property
     def rows(self) -> list[Sequence]:
@@ -164,13 +168,15 @@ class DecodeBatch:
         self._sample_special_rows(step, logits)
         at = 0
         for lane in self._lanes:
-            lane.inputs = step.tokens[at : at + len(lane.rows)]
-            at += len(lane.rows)
+            count = len(lane.rows)
+            lane.inputs = step.tokens if count == len(rows) else step.tokens[at : at + count]
+            at += count
         for row in rows:
             row.launched += 1
         pending = [step.tokens]
         for logprobs in step.logprobs.values():
             pending.extend(logprobs.arrays())
+        self.before_start()
         mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return step
 
@@ -204,8 +210,7 @@ class DecodeBatch:
 
     def _sample_special_rows(self, step: Step, logits: mx.array) -> None:
         """Redraw the rows that are not a plain argmax, and collect what was asked of each."""
-        picked: list[mx.array] = [step.tokens[i : i + 1] for i in range(len(step.rows))]
-        redrawn = False
+        redrawn: dict[int, mx.array] = {}
         for i, row in enumerate(step.rows):
             sampler, want = row.sampler, row.request.sampling.logprobs
             constraint = row.request.constraint
@@ -216,16 +221,21 @@ class DecodeBatch:
                 if constraint is not None:
                     allowed = masked(allowed, constraint.mask())
                 if constraint is not None or not sampler.is_argmax:
-                    picked[i] = sampler.sample(
+                    redrawn[i] = sampler.sample(
                         allowed, row.prompt, self._history(row, i), row.launched
                     ).astype(mx.uint32)
-                    redrawn = True
                 if want is not None:
-                    step.logprobs[i] = logprobs_of(logits[i : i + 1], picked[i], want)
+                    picked = redrawn[i] if i in redrawn else step.tokens[i : i + 1]
+                    step.logprobs[i] = logprobs_of(logits[i : i + 1], picked, want)
             except Exception as error:
                 step.failed[i] = error
         if redrawn:
-            step.tokens = mx.concatenate(picked)
+            step.tokens = mx.concatenate(
+                [
+                    redrawn[i] if i in redrawn else step.tokens[i : i + 1]
+                    for i in range(len(step.rows))
+                ]
+            )
 
     def _history(self, row: Sequence, index: int) -> mx.array:
         """The row's generated tokens, the one still being computed included."""

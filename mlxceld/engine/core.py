@@ -53,7 +53,8 @@ class Limits:
 class EngineCore:
     """Sequences, batch and caches, moved on by :meth:`step`.
 
-    Everything that a step tells callers is collected and handed over at the end of the step.
+    What a step tells callers is collected and handed over at once: at the end of the step, or,
+    where another decode step follows, when that one is built and about to be started.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class EngineCore:
         self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
         self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
         self._answers = Answers(model.text, recorder)
+        # Handed over earlier, the event loop and this thread would contend for the interpreter.
+        self._batch.before_start = self._answers.hand_over
         self._endings = Endings(
             self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
         )
@@ -143,6 +146,7 @@ class EngineCore:
                 or self._scheduler.next_in_line(len(self._batch))
             ):
                 # What ended is stored first, so that who comes next finds it.
+                self._answers.hand_over()
                 self._break_pipeline()
                 self._admit()
             if self._scheduler.prefilling:
@@ -152,6 +156,7 @@ class EngineCore:
                 if len(self._batch):
                     self._pending = self._launch()
                     self._break_pipeline()
+                self._answers.hand_over()
                 self._prefill()
                 self._pressure.after_prefill(self.sequences())
             elif len(self._batch):
@@ -166,7 +171,14 @@ class EngineCore:
             if self._pending is None:
                 self._endings.store()
         finally:
-            self._answers.hand_over()
+            if not self._decode_follows():
+                self._answers.hand_over()
+
+    def _decode_follows(self) -> bool:
+        """Whether the next step only decodes, and begins at once."""
+        if self._pending is None or self._endings.unstored or self._scheduler.prefilling:
+            return False
+        return any(row.launched < row.max_tokens for row in self._batch.rows)
 
     def pause(self) -> None:
         """Finish the step in flight and store what has ended: caches may be changed then."""

@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields as _fields
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mlxceld.engine.recorder import Recorder
@@ -175,43 +176,36 @@ class Publisher:
         self._replace(snapshot)
 
     def _cache(self, batch_bytes: int) -> CacheStats:
-        recorder, apc = self.recorder, self._settings.apc
-        store = self._whole if self.reuse is None else self.reuse.store
-        pool = None if self.reuse is None else self.reuse.pool_stats()
-        chains = None if self.reuse is None else self.reuse.chain_stats()
-        stats = CacheStats(
-            apc_enabled=chains is not None and store.enabled and apc.enabled,
-            block_size=apc.block_size,
-            hash=apc.hash,
-            batch_tail_bytes=0 if pool is None else batch_bytes,
-            prompt_tokens=recorder.prompt_tokens,
-            prompt_tokens_computed=recorder.prompt_tokens_computed,
-            prompt_tokens_reused=recorder.prompt_tokens_reused,
-            completion_tokens=recorder.completion_tokens,
-            background_tokens_computed=recorder.background_tokens_computed,
-        )
+        """One reading of all that is counted; gathered first, since each copy costs a step."""
+        recorder, apc, reuse = self.recorder, self._settings.apc, self.reuse
+        store = self._whole if reuse is None else reuse.store
+        pool = None if reuse is None else reuse.pool_stats()
+        chains = None if reuse is None else reuse.chain_stats()
+        fields: dict[str, Any] = {
+            "apc_enabled": chains is not None and store.enabled and apc.enabled,
+            "block_size": apc.block_size,
+            "hash": apc.hash,
+            "prompt_tokens": recorder.prompt_tokens,
+            "prompt_tokens_computed": recorder.prompt_tokens_computed,
+            "prompt_tokens_reused": recorder.prompt_tokens_reused,
+            "completion_tokens": recorder.completion_tokens,
+            "background_tokens_computed": recorder.background_tokens_computed,
+        }
         if self.capacities is not None:
-            stats = replace(
-                stats,
-                capacity_derivation=self.capacities.kv.derivation,
-                snapshot_capacity_derivation=self.capacities.snapshots.derivation,
-            )
+            fields["capacity_derivation"] = self.capacities.kv.derivation
+            fields["snapshot_capacity_derivation"] = self.capacities.snapshots.derivation
         if self.prefetch is not None:
-            stats = replace(
-                stats,
-                prefetch_run=self.prefetch.run,
-                prefetch_skipped=self.prefetch.skipped,
-                prefetch_tokens=self.prefetch.tokens,
-                background_tokens_computed=recorder.background_tokens_computed
-                + self.prefetch.tokens,
-            )
+            fields["prefetch_run"] = self.prefetch.run
+            fields["prefetch_skipped"] = self.prefetch.skipped
+            fields["prefetch_tokens"] = self.prefetch.tokens
+            fields["background_tokens_computed"] += self.prefetch.tokens
         if pool is not None:
-            numbers = {f"paged_{name}": value for name, value in asdict(pool).items()}
-            stats = replace(stats, **numbers)
+            fields["batch_tail_bytes"] = batch_bytes
+            fields.update({f"paged_{one.name}": getattr(pool, one.name) for one in _fields(pool)})
         if chains is not None:
-            stats = replace(stats, **asdict(chains))
-        kept = None if self.reuse is None else self.reuse.snapshots
-        return fill_snapshots(fill(stats, store, self._rejects), kept)
+            fields.update({one.name: getattr(chains, one.name) for one in _fields(chains)})
+        kept = None if reuse is None else reuse.snapshots
+        return fill_snapshots(fill(CacheStats(**fields), store, self._rejects), kept)
 
 
 def _request(sequence: Sequence, now: float) -> RequestStatus:

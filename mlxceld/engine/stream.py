@@ -9,6 +9,33 @@ from typing import Self
 
 from mlxceld.engine.events import Event, Failed, Finished
 
+_LAST = (Finished, Failed)
+
+
+class Bell:
+    """Wakes the one task that waits for events; for one event loop's own thread.
+
+    Rung while nobody waits it does nothing: who waits has looked for events before.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        """Until it is rung."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def ring(self) -> None:
+        """Wake who waits, if anybody does."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
 
 class EventStream:
     """An asynchronous iterator over the events of one request.
@@ -22,7 +49,7 @@ class EventStream:
         self.loop = asyncio.get_running_loop()
         self._cancel = cancel
         self._events: deque[Event] = deque()
-        self._wakeup = asyncio.Event()
+        self._bell = Bell()
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -32,10 +59,9 @@ class EventStream:
         while not self._events:
             if self._over:
                 raise StopAsyncIteration
-            self._wakeup.clear()
-            await self._wakeup.wait()
+            await self._bell.wait()
         event = self._events.popleft()
-        if isinstance(event, Finished | Failed):
+        if isinstance(event, _LAST):
             self._over = True
         return event
 
@@ -43,9 +69,13 @@ class EventStream:
         """Take every event that has arrived, without waiting."""
         events = list(self._events)
         self._events.clear()
-        if events and isinstance(events[-1], Finished | Failed):
+        if events and isinstance(events[-1], _LAST):
             self._over = True
         return events
+
+    def share(self, bell: Bell) -> None:
+        """Ring ``bell`` for what arrives from now on, which several streams may have in common."""
+        self._bell = bell
 
     @property
     def over(self) -> bool:
@@ -59,14 +89,14 @@ class EventStream:
     def push(self, event: Event) -> None:
         """Add an event; on the stream's own loop only."""
         self._events.append(event)
-        self._wakeup.set()
+        self._bell.ring()
 
 
 def deliver(batch: Iterable[tuple[EventStream, Event]]) -> None:
     """Hand a step's events over, with one wake-up a loop however many events there are."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[EventStream, Event]]] = defaultdict(list)
-    for stream, event in batch:
-        by_loop[stream.loop].append((stream, event))
+    for item in batch:
+        by_loop[item[0].loop].append(item)
     for loop, items in by_loop.items():
         if not loop.is_closed():
             loop.call_soon_threadsafe(_push_all, items)

@@ -90,14 +90,14 @@ def install(module: Any) -> None:
     """
     if mx.default_device() != mx.cpu:
         return
-    known: dict[tuple[Any, ...], Angles] = {}
+    known: dict[tuple[float, str], Angles] = {}
     for part in module.modules():
         if type(part) not in (nn.RoPE, Llama3RoPE) or part.traditional or part.dims % 2:
             continue
         plain = type(part) is nn.RoPE
         frequencies = _frequencies(part.dims, part.base) if plain else 1.0 / part._freqs
         scale = float(part.scale) if plain else 1.0
-        key = (scale, *frequencies.tolist())
+        key = (scale, repr(frequencies.tolist()))
         # Not an attribute that the module would count among its parameters.
         part.angles = known.setdefault(key, Angles(frequencies, scale))
         part.__class__ = CpuRoPE if plain else CpuLlama3RoPE

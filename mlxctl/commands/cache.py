@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlxctl import tables
+from mlxctl.commands.explain import explain
 from mlxctl.commands.warming import unpin, verify, warm
 from mlxctl.context import Ctl, pass_ctl
 from mlxctl.entriestable import entries_table
@@ -33,7 +34,7 @@ def cache() -> None:
     """
 
 
-for _command in (warm, unpin, verify):
+for _command in (warm, unpin, verify, explain):
     cache.add_command(_command)
 
 

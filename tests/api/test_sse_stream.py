@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -119,6 +120,41 @@ async def test_a_reader_that_stops_reading_holds_up_only_itself(
     assert len(streamed_text(chunks)) == pushes * size
     # What did not fit the connection went out together later.
     assert len(chunks) < pushes
+
+
+async def test_a_token_sets_no_timer_and_writes_no_constant_anew(
+    scripted: ScriptedEngine, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = 40
+    async with open_api(scripted, settings(), keep_alive=3600.0) as client:
+        response = await client.post(CHAT, json=STREAM)
+        await _line_with(response, "assistant")
+        stream = scripted.streams[0]
+        loop = asyncio.get_running_loop()
+        timers: list[float] = []
+        dumped: list[Any] = []
+        call_at, dumps = loop.call_at, json.dumps
+
+        def set_timer(when: float, *arguments: Any, **named: Any) -> Any:
+            if when > loop.time() + 3000:
+                timers.append(when)
+            return call_at(when, *arguments, **named)
+
+        def dump(value: Any, **named: Any) -> str:
+            dumped.append(value)
+            return dumps(value, **named)
+
+        monkeypatch.setattr(loop, "call_at", set_timer)
+        monkeypatch.setattr("mlxceld.api.openai.chat.json.dumps", dump)
+        for number in range(tokens):
+            say(stream, delta(f"w{number} "))
+            assert f'"w{number} "' in await _line_with(response, "content")
+        monkeypatch.undo()
+        say(stream, finished())
+        await response.text()
+    # Each token is an event of its own, and only its text is turned into JSON for it.
+    assert dumped == [f"w{number} " for number in range(tokens)]
+    assert timers == []
 
 
 FORCED = [

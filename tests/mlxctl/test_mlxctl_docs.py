@@ -17,7 +17,10 @@ MANUAL = (Path(__file__).parents[2] / "docs" / "mlxctl.md").read_text()
 
 def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
-        for name, child in command.commands.items():
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            child = command.get_command(ctx, name)
+            assert child is not None, name
             yield from leaves(child, f"{path} {name}")
     else:
         yield path, command

@@ -38,6 +38,19 @@ def test_help_loads_nothing_heavy():
     assert done.stdout.startswith("Usage: mlxctl")
 
 
+def test_a_command_loads_no_other_one():
+    program = (
+        "import sys\n"
+        "from mlxctl.main import run\n"
+        "code = run(['--socket', '/nowhere', 'status'])\n"
+        "print(sorted(m for m in sys.modules if m.startswith('mlxctl.commands.')), code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['mlxctl.commands.daemon'] 3"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "stream"),
     [(["--version"], 0, "stdout"), ([], 2, "stderr"), (["cache"], 2, "stderr")],

@@ -224,7 +224,7 @@ class _ChatChunks(OpenAiStream):
         return self._frame.usage(usage)
 
     def _parts(self, index: int, parts: Sequence[Part]) -> str:
-        return "".join(self._part(index, part) for part in parts)
+        return "".join([self._part(index, part) for part in parts])
 
     def _part(self, index: int, part: Part) -> str:
         shown = "null"

@@ -120,24 +120,17 @@ def _chunks(
     usage: UsageSum,
 ) -> tuple[str, ApiError | None]:
     """The chunks of some events, neighbouring deltas of a choice as one; the error that ends it."""
+    if len(events) == 1 and isinstance(events[0][1], Delta):
+        # A reader that keeps up: every token comes this way.
+        return _delta(writer, events[0][0], [events[0][1]]), None
     written: list[str] = []
-    pending: dict[int, tuple[list[str], list[TokenLogprob]]] = {}
-
-    def release(index: int) -> None:
-        texts, logprobs = pending.pop(index)
-        text = "".join(texts)
-        if text or logprobs:
-            written.append(writer.delta(index, text, logprobs))
-
+    pending: dict[int, list[Delta]] = {}
     error = None
     for index, event in events:
         if isinstance(event, Delta):
-            texts, logprobs = pending.setdefault(index, ([], []))
-            texts.append(event.text)
-            logprobs.extend(event.logprobs)
+            pending.setdefault(index, []).append(event)
         elif not isinstance(event, PrefillProgress):
-            if index in pending:
-                release(index)
+            written.append(_delta(writer, index, pending.pop(index, ())))
             try:
                 reason = finish_reason(context, event)
                 stop_text = event.stop_text if isinstance(event, Finished) else None
@@ -146,9 +139,15 @@ def _chunks(
                 error = ended
                 break
             usage.add(index, event.usage)
-    for index in list(pending):
-        release(index)
+    written += [_delta(writer, index, deltas) for index, deltas in pending.items()]
     return "".join(written), error
+
+
+def _delta(writer: ChunkWriter, index: int, deltas: Sequence[Delta]) -> str:
+    """Some deltas of a choice as one chunk; nothing if they say nothing."""
+    text = "".join([delta.text for delta in deltas])
+    logprobs = [one for delta in deltas for one in delta.logprobs]
+    return writer.delta(index, text, logprobs) if text or logprobs else ""
 
 
 def comment(progress: PrefillProgress | None) -> str:
