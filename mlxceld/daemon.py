@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import sys
 import time
@@ -34,7 +33,7 @@ from mlxceld.process.reopen import StderrFile
 from mlxceld.process.report import PATIENCE_SECONDS, ForegroundReport, StartReport
 from mlxceld.process.watchdog import engine_moves, keep_watchdog
 from mlxceld.reload import Reloader
-from mlxceld.resources import Resources, StartupError, acquire
+from mlxceld.resources import Resources, StartupError, acquire, raise_file_limit
 from mlxceld.telemetry import logging as log_setup
 from mlxceld.telemetry.metrics import Metrics
 from mlxceld.telemetry.status import EngineState
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     from mlxceld.models.loading import LoadedModel
 
 log = logging.getLogger("mlxceld.daemon")
-
-OPEN_FILES = 8192
-"""How many files the daemon may open, where the system lets it: each connection is one."""
 
 _FLUSH_SECONDS = 5.0
 """How long handlers may take to send the end of what the drain has cut off."""
@@ -93,7 +89,7 @@ def run(
         report.failed(str(error), code)
         return code
     try:
-        _raise_file_limit()
+        raise_file_limit()
         daemon = Daemon(resolved, resources, report, reread or (lambda: resolved))
         with asyncio.Runner() as runner:
             code = runner.run(daemon.main())
@@ -134,14 +130,6 @@ def load_model(settings: Settings) -> Callable[[Callable[[str], None]], LoadedMo
         return loading.load_model(folder, progress=progress)
 
     return load
-
-
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Daemon:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import time
 from dataclasses import dataclass
 from socket import socket
@@ -20,6 +21,9 @@ from mlxceld.process.pidfile import AlreadyRunningError, StateLock
 from mlxceld.web.hosts import is_loopback
 
 log = logging.getLogger("mlxceld.daemon")
+
+OPEN_FILES = 8192
+"""How many files the daemon may open, where the system lets it: each connection is one."""
 
 
 class StartupError(Exception):
@@ -147,3 +151,12 @@ def _check_exposure(settings: Settings, keys: ApiKeys) -> None:
             os.EX_CONFIG,
         )
     log.warning("anyone who reaches %s may use this daemon: no API keys are set", settings.host)
+
+
+def raise_file_limit() -> None:
+    """Let this process open :data:`OPEN_FILES` files, or as many as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -7,7 +7,7 @@ import secrets
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
@@ -19,6 +19,7 @@ from mlxceld.engine.admission import token_limit
 from mlxceld.engine.configured_store import make_whole_store
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
+from mlxceld.engine.inbox import Inbox
 from mlxceld.engine.orders import StoreOrders
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
@@ -40,10 +41,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Loader = Callable[[Callable[[str], None]], "LoadedModel"]
 StateListener = Callable[[EngineState, str], None]
-
-_GATHER_SECONDS = 0.002
-_GATHER_ROUNDS = 5
-"""An idle engine that gets a request waits for the next one so long, and so often at most."""
 
 _IDLE_SWEEP_SECONDS = 30.0
 """How often an idle engine looks for entries that have outlived their time, and how long after
@@ -79,17 +76,11 @@ class Engine(StoreOrders):
         self._loader = loader
         self._clock = clock
         self._draw_seed = draw_seed
-        self._wakeup = threading.Condition()
-        self._submitted: deque[Sequence] = deque()
-        self._cancelled: deque[str] = deque()
-        self._commands: deque[Callable[[], None]] = deque()
-        self._offered: deque[NextTurn] = deque()
+        self._inbox = Inbox()
         self._ids: set[str] = set()
         self._queue_rejections = 0
         self._turned_away: Counter[str] = Counter()
         self._next_seq_id = 1
-        self._stopping = False
-        self._draining = False
         self._listeners: list[StateListener] = []
         self._prefetcher: Prefetcher | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -106,15 +97,15 @@ class Engine(StoreOrders):
 
     def drain(self) -> None:
         """Take no more requests; those accepted run on."""
-        with self._wakeup:
-            self._draining = True
-            self._wakeup.notify()
+        with self._inbox.lock:
+            self._inbox.draining = True
+            self._inbox.lock.notify()
 
     def stop(self, timeout: float | None = None) -> bool:
         """Fail what is in flight, end the thread and release MLX; False if it did not end."""
-        with self._wakeup:
-            self._draining = self._stopping = True
-            self._wakeup.notify()
+        with self._inbox.lock:
+            self._inbox.draining = self._inbox.stopping = True
+            self._inbox.lock.notify()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -140,13 +131,14 @@ class Engine(StoreOrders):
         nothing was queued.
         """
         model = self._model
-        if model is None or self._state is not EngineState.READY or self._draining:
+        draining = self._inbox.draining
+        if model is None or self._state is not EngineState.READY or draining:
             ready = self._state is EngineState.READY
-            state = EngineState.DRAINING if ready and self._draining else self._state
+            state = EngineState.DRAINING if ready and draining else self._state
             raise NotReadyError(f"the engine is {state.value}")
         limits = [token_limit(request, model.status) for request in requests]
         now = self._clock()
-        with self._wakeup:
+        with self._inbox.lock:
             # Everything in flight counts, so that the limit does not hang on how quickly the
             # engine gives out the places in its batch.
             places, limit = self._settings.max_batch_size, self._settings.max_queue
@@ -174,17 +166,17 @@ class Engine(StoreOrders):
                 )
                 self._next_seq_id += 1
             self._ids.update(r.id for r in requests)
-            self._submitted.extend(sequences)
-            self._wakeup.notify()
+            self._inbox.asked.submitted.extend(sequences)
+            self._inbox.lock.notify()
         return [sequence.stream for sequence in sequences]
 
     def cancel(self, request_id: str) -> bool:
         """Stop a request within one step; False if none of that id is in flight."""
-        with self._wakeup:
+        with self._inbox.lock:
             if request_id not in self._ids:
                 return False
-            self._cancelled.append(request_id)
-            self._wakeup.notify()
+            self._inbox.asked.cancelled.append(request_id)
+            self._inbox.lock.notify()
         return True
 
     def prefetch(self, turn: NextTurn) -> None:
@@ -192,11 +184,11 @@ class Engine(StoreOrders):
 
         Raises NotReadyError where no requests are taken.
         """
-        with self._wakeup:
-            if self._state is not EngineState.READY or self._draining:
+        with self._inbox.lock:
+            if self._state is not EngineState.READY or self._inbox.draining:
                 raise NotReadyError(f"the engine is {self._state.value}")
-            self._offered.append(turn)
-            self._wakeup.notify()
+            self._inbox.asked.offered.append(turn)
+            self._inbox.lock.notify()
 
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Run ``work`` on the engine thread between two steps."""
@@ -210,11 +202,11 @@ class Engine(StoreOrders):
             except Exception as error:
                 future.set_exception(error)
 
-        with self._wakeup:
+        with self._inbox.lock:
             if self._state in (EngineState.STOPPED, EngineState.FAILED):
                 raise NotReadyError(f"the engine is {self._state.value}")
-            self._commands.append(run)
-            self._wakeup.notify()
+            self._inbox.asked.commands.append(run)
+            self._inbox.lock.notify()
         return future
 
     # The thread.
@@ -313,63 +305,38 @@ class Engine(StoreOrders):
             log.exception("integrity check failed")
             self._publisher.fault(error)
 
-    def _gather(self) -> None:
-        """Wait a moment for requests that come together, to begin with all of them at once."""
-        for _ in range(_GATHER_ROUNDS):
-            before = len(self._submitted)
-            if not before or self._stopping:
-                return
-            self._wakeup.wait(_GATHER_SECONDS)
-            if len(self._submitted) == before:
-                return
-
     def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""
-        with self._wakeup:
-            idle = not core.busy
-            while not (
-                core.busy
-                or prefetcher.pending
-                or self._submitted
-                or self._cancelled
-                or self._commands
-                or self._offered
-                or self._stopping
-            ):
-                if self._draining and self._state is EngineState.READY:
-                    break
-                if not self._wakeup.wait(_IDLE_SWEEP_SECONDS):
-                    break
-            if idle:
-                self._gather()
-            submitted, self._submitted = self._submitted, deque()
-            cancelled, self._cancelled = self._cancelled, deque()
-            commands, self._commands = self._commands, deque()
-            offered, self._offered = self._offered, deque()
-            stopping, draining = self._stopping, self._draining
-        if draining and self._state is EngineState.READY:
+        asked = self._inbox.take(
+            idle=not core.busy,
+            waits=not (core.busy or prefetcher.pending),
+            drain_is_news=self._state is EngineState.READY,
+            seconds=_IDLE_SWEEP_SECONDS,
+        )
+        if asked.draining and self._state is EngineState.READY:
             self._enter(EngineState.DRAINING, "")
-        for sequence in submitted:
+        for sequence in asked.submitted:
             prefetcher.overtaken(sequence.request)
             core.add(sequence)
-        if submitted:
+        if asked.submitted:
             prefetcher.interrupt()
-        for turn in offered:
+        for turn in asked.offered:
             prefetcher.offer(turn)
-        for request_id in cancelled:
+        for request_id in asked.cancelled:
             core.cancel(request_id)
-        for run in commands:
+        for run in asked.commands:
             run()
-        return not stopping
+        return not asked.stopping
 
     def _publish(self, *, force: bool = False) -> None:
         core = self._core
         if core is None:
             return
-        with self._wakeup:
+        with self._inbox.lock:
             # What is in the inbox counts as waiting: it has been accepted.
-            self._ids = core.ids() | {s.request.id for s in self._submitted}
-            queued = core.waiting + len(self._submitted)
+            submitted = self._inbox.asked.submitted
+            self._ids = core.ids() | {s.request.id for s in submitted}
+            queued = core.waiting + len(submitted)
             rejections = self._queue_rejections
             turned_away = dict(self._turned_away)
         self._publisher.publish(
@@ -395,11 +362,11 @@ class Engine(StoreOrders):
         failed = self._state is EngineState.FAILED
         self._core = self._model = self._reuse = self._publisher.reuse = None
         self._prefetcher = None
-        with self._wakeup:
-            commands, self._commands = self._commands, deque()
+        with self._inbox.lock:
+            asked = self._inbox.take_now()
             if not failed:
                 self._state = EngineState.STOPPED
-        for run in commands:
+        for run in asked.commands:
             run()
         if "mlx.core" in sys.modules:
             from mlxceld.kv.memory import release_mlx

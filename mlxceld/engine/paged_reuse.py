@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from mlxceld.engine.reuse import bucket_of, reject_without_row, worth_keeping
+from mlxceld.engine.reuse import bucket_of, offered_before, reject_without_row, worth_keeping
 from mlxceld.kv import paged_rows, row_caches
 from mlxceld.kv.shared_prefix import SharedPrefix
 from mlxceld.prompt_cache.block_entry import Match
@@ -232,6 +232,8 @@ class PagedReuse:
 
     def donate(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        if offered_before(sequence):
+            return
         tokens = sequence.fed_tokens()
         if not tokens or (sequence.row is None and self.wants(sequence)):
             reject_without_row(self.store, sequence)

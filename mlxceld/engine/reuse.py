@@ -150,6 +150,11 @@ def worth_keeping(store: Ledger[Any], sequence: Sequence) -> bool:
     return store.enabled and sequence.fed >= store.min_prefix
 
 
+def offered_before(sequence: Sequence) -> bool:
+    """Whether a sequence had to make way and holds nothing since: what it had was offered then."""
+    return sequence.had > 0 and not sequence.fed
+
+
 def reject_without_row(store: Ledger[Any], sequence: Sequence) -> None:
     """Record that a sequence ended without anything to store, or that nothing is stored at all."""
     store.reject(

@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from mlxceld.engine import sharing
 from mlxceld.engine.request import RAW_PROMPT_SIGNATURE
-from mlxceld.engine.reuse import bucket_of, reject_without_row, worth_keeping
+from mlxceld.engine.reuse import bucket_of, offered_before, reject_without_row, worth_keeping
 from mlxceld.engine.sequence import Phase
 from mlxceld.kv import paged_rows, snapshots
 from mlxceld.kv.memory import release_freed
@@ -231,6 +231,8 @@ class SnapshotReuse:
         """
         self._forget()
         row, sequence.row = sequence.row, None
+        if offered_before(sequence):
+            return
         tokens = sequence.fed_tokens()
         if not tokens:
             reject_without_row(self.snapshots, sequence)

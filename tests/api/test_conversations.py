@@ -251,7 +251,7 @@ async def test_at_most_one_chunk_is_between_a_request_and_its_start(
             waiting = asyncio.create_task(
                 ask(client, [{"role": "user", "content": "hi"}], "two", max_tokens=3, n=1)
             )
-            await until(lambda: engine.snapshot.waiting or engine._submitted)
+            await until(lambda: engine.snapshot.waiting or engine._inbox.asked.submitted)
             go_on.set()
             await waiting
             await until(lambda: engine.snapshot.cache.prefetch_run == 2)

@@ -174,3 +174,22 @@ async def test_without_room_for_the_partial_block_only_whole_ones_are_adopted(
     assert (counters.hits, counters.misses) == ((0, 2) if reason else (1, 1))
     await _answers(core(), harness, {request_id: prompt}, 6)
     harness.check()
+
+
+async def test_who_made_way_and_is_cancelled_then_is_no_refusal(core: Make) -> None:
+    prefix = random_prompt(1, 600)
+    harness = core(cache=True, backend="paged", kv_bytes=780 * _token_bytes(core, "llama"))
+    for i in range(6):
+        harness.submit([*prefix, i], max_tokens=90, ignore_eos=True)
+    for _ in range(500):
+        await harness.step()
+        if harness.recorder.preemptions:
+            break
+    made_way = next(s for s in harness.core.sequences() if s.resumed)
+    assert made_way.phase is Phase.WAITING
+    harness.core.cancel(made_way.request.id)
+    await harness.step(2)
+    assert made_way.phase is Phase.DONE
+    assert not any(harness.store.rejects.counts.values())
+    await harness.run()
+    harness.check()
