@@ -156,8 +156,10 @@ class DecodeBatch:
         exception while sampling one row marks that row failed and leaves the others alone.
         """
         rows = self.rows
+        positions: list[mx.array] = []
         for lane in self._lanes:
             row_caches.share_offsets(lane.caches)
+            positions.extend(row_caches.positions(lane.caches))
         logits = mx.concatenate(
             [
                 self._module(lane.inputs[:, None], cache=lane.caches)[:, -1, :]
@@ -173,7 +175,7 @@ class DecodeBatch:
             at += count
         for row in rows:
             row.launched += 1
-        pending = [step.tokens]
+        pending = [step.tokens, *positions]
         for logprobs in step.logprobs.values():
             pending.extend(logprobs.arrays())
         self.before_start()

@@ -22,6 +22,9 @@ from mlx_lm.models.cache import (
 
 Caches = list[Any]
 
+_POSITIONS = ("offset", "left_padding", "lengths")
+"""What mlx-lm's batched caches call their arrays of one number a row."""
+
 
 def new_row(module: Any) -> Caches:
     """Empty caches for one sequence."""
@@ -110,6 +113,25 @@ def share_offsets(batch: Caches) -> None:
             first = cache
         elif cache._idx == first._idx and cache.offset.shape == first.offset.shape:
             cache.offset = first.offset
+
+
+def positions(batch: Caches) -> list[mx.array]:
+    """The small arrays, each once, that tell where the rows of a batch are: offsets, paddings.
+
+    A cache adds to them with every pass, but what a model computes need not depend on each: not on
+    the offset of a layer without rotary positions, nor on the padding of recurrent layers but one.
+    Never evaluated, they would hold a lazy graph that is longer after every step. Whoever evaluates
+    less than :func:`arrays` evaluates these too.
+    """
+    found: dict[int, mx.array] = {}
+    for cache in batch:
+        members = cache.caches if isinstance(cache, CacheList) else [cache]
+        for member in members:
+            for name in _POSITIONS:
+                value = getattr(member, name, None)
+                if isinstance(value, mx.array):
+                    found[id(value)] = value
+    return list(found.values())
 
 
 def arrays(caches: Caches) -> list[mx.array]:
