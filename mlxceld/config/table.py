@@ -289,8 +289,8 @@ class Settings:
     prefill_chunk: int = setting(
         kinds.IntKind(1, 2**20),
         default=512,
-        help="Most prompt tokens computed between two decode steps; halved while a stream runs"
-        " and a chunk takes over 250 ms.",
+        help="Most prompt tokens computed between two decode steps; fewer, by half at most at once,"
+        " while a stream runs and a chunk takes over 250 ms.",
         section="Serving",
     )
     kv_backend: str = setting(

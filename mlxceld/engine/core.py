@@ -13,7 +13,7 @@ from mlxceld.config.units import readable_bytes
 from mlxceld.engine import grouping, sharing
 from mlxceld.engine.answers import Answers
 from mlxceld.engine.batch import DecodeBatch, Step
-from mlxceld.engine.chunking import ChunkSize
+from mlxceld.engine.chunking import ChunkSize, part_of
 from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.kv_memory import KvMemory
@@ -299,7 +299,7 @@ class EngineCore:
         if merged:
             for sequence in group:
                 sequence.row = None  # it is in the merged caches now
-        sizes = [min(chunk, sharing.until_shared(sequence)) for sequence in group]
+        sizes = [part_of(sharing.until_shared(sequence), chunk) for sequence in group]
         started = self._clock()
         if max(sizes):
             parts = [
