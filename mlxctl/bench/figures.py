@@ -15,7 +15,8 @@ from mlxctl.bench.run import Run
 class Figure:
     """One number of a run.
 
-    ``unit`` is seconds, bytes, tokens, share, ratio or rate; ``better`` is less, more or nothing.
+    ``unit`` is seconds, bytes, tokens, count, share, ratio or rate; ``better`` is less, more or
+    nothing.
     """
 
     name: str
@@ -111,6 +112,11 @@ def _background(run: Run) -> int | None:
     return None if before is None or after is None else after - before
 
 
+def _without_text(run: Run) -> int | None:
+    """Those have no time to a first token, so that the figures of times are of fewer answers."""
+    return sum(answer.ttft is None for answer in run.answers) if run.answers else None
+
+
 def _late_ttft(run: Run) -> float | None:
     return percentile(_first_texts(answer for answer in run.answers if answer.late), 50)
 
@@ -188,6 +194,7 @@ FIGURES = (
         "",
         lambda run: _sum([answer.completion_tokens for answer in run.answers]),
     ),
+    Figure("without_text", "answers without text", "count", "", _without_text),
     Figure(
         "cpu_share",
         "processor, of one core",

@@ -43,6 +43,13 @@ def test_times_rates_and_tokens():
     assert (figures["tokens_computed"], figures["computed_to_distinct"]) == (80, 1.0)
 
 
+def test_an_answer_without_text_has_no_time_and_is_counted():
+    figures = figures_of(run_of(answer(), answer(1, arrivals=[], completion_tokens=0)))
+    assert (figures["without_text"], figures["ttft_p50"]) == (1, 1.0)
+    assert figures_of(run_of(answer()))["without_text"] == 0
+    assert figures_of(run_of())["without_text"] is None
+
+
 def test_half_a_sum_is_none():
     figures = figures_of(run_of(answer(), answer(1, cached_tokens=None), tokens_distinct=80))
     missing = ("cached_tokens", "cached_share", "tokens_computed", "computed_to_distinct")
