@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import random
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import psutil
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from mlxceld.kv.memory import release_freed
 from mlxceld.models.detokenizer import ByteDetokenizer, WindowDetokenizer
 from mlxceld.models.text import TextCodec
 from mlxceld.models.vocabulary import Vocabulary
@@ -35,6 +39,21 @@ def test_tokens_and_back(make_codec: MakeCodec) -> None:
     assert codec.decode(ids, skip_special_tokens=False) == "é<|im_end|>"
     assert codec.encode("", add_special_tokens=True) == []
     assert codec.decode([]) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere freed memory may stay")
+def test_long_words_do_not_pile_up_in_the_tokenizer(make_codec: MakeCodec) -> None:
+    codec = make_codec()
+    # Without a limit 10,000 of these are kept, some 7 KB each.
+    rng = random.Random(1)
+    texts = ["".join(rng.choices("abcdefgh", k=200)) for _ in range(12_000)]
+    process = psutil.Process()
+    release_freed()
+    before = process.memory_info().rss
+    for text in texts:
+        assert len(codec.encode(text, add_special_tokens=False)) == 200
+    release_freed()
+    assert process.memory_info().rss - before < 32 << 20
 
 
 def test_spaces_before_punctuation_stay(make_codec: MakeCodec) -> None:
