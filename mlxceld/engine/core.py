@@ -26,13 +26,14 @@ from mlxceld.engine.sampling import RowSampler
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
 from mlxceld.kv import row_caches
+from mlxceld.kv.memory import release_freed
 
 if TYPE_CHECKING:
     from mlxceld.engine.probe import BatchVerdict
     from mlxceld.models.loading import LoadedModel
 
-_CLEAR_EVERY_STEPS = 512
-"""MLX keeps freed buffers; growing batches leave odd sizes behind that nothing reuses."""
+_RELEASE_EVERY_STEPS = 512
+"""Growing batches leave freed buffers of odd sizes behind, which nothing reuses."""
 
 _WORTH_SHARING_EARLY = 128
 """A prompt of which so many tokens were computed is stored before its answer is generated."""
@@ -361,8 +362,8 @@ class EngineCore:
         step.launch_seconds = self._clock() - started
         self._recorder.steps += 1
         self._recorder.observe("batch_size", len(step.rows))
-        if self._recorder.steps % _CLEAR_EVERY_STEPS == 0:
-            mx.clear_cache()
+        if self._recorder.steps % _RELEASE_EVERY_STEPS == 0:
+            release_freed()
         return step
 
     def _settle(self) -> None:

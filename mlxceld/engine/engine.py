@@ -44,7 +44,7 @@ StateListener = Callable[[EngineState, str], None]
 
 _IDLE_SWEEP_SECONDS = 30.0
 """How often an idle engine looks for entries that have outlived their time, and how long after
-the last step it recounts what is stored."""
+the last step it gives memory back and recounts what is stored."""
 
 
 class Engine(StoreOrders):
@@ -276,6 +276,7 @@ class Engine(StoreOrders):
                     core.give_back()
                 if worked_at is not None and self._clock() - worked_at >= _IDLE_SWEEP_SECONDS:
                     worked_at = None
+                    core.give_back()
                     self._check(core)
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")

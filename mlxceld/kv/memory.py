@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from functools import lru_cache
+from typing import Any
 
 import mlx.core as mx
 
@@ -15,10 +17,15 @@ def release_freed() -> None:
     second half the process stays as large as it ever was.
     """
     mx.clear_cache()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@lru_cache(maxsize=1)
+def _malloc_trim() -> Any:
+    """glibc's function; None with another C library."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 def release_mlx() -> None:

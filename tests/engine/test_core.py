@@ -124,6 +124,21 @@ async def test_max_tokens_costs_no_step_too_many(core: Make) -> None:
     assert harness.recorder.steps - before == 1 + 5
 
 
+async def test_freed_memory_goes_back_while_it_runs(
+    core: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = core()
+    await harness.step(1)
+    calls: list[int] = []
+    monkeypatch.setattr("mlxceld.engine.core._RELEASE_EVERY_STEPS", 4)
+    monkeypatch.setattr(
+        "mlxceld.engine.core.release_freed", lambda: calls.append(harness.recorder.steps)
+    )
+    await harness.alone("x", max_tokens=12, ignore_eos=True)
+    assert calls == list(range(4, harness.recorder.steps + 1, 4))
+    assert len(calls) >= 3
+
+
 async def test_the_context_ends_with_length(tiny_models: Any) -> None:
     from engine_harness import load_tiny
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine_harness import Result, load_tiny, make_settings, random_prompt
+from mlxceld.engine.core import EngineCore
 from mlxceld.engine.engine import Engine
 from mlxceld.engine.errors import (
     ContextLengthError,
@@ -261,6 +263,32 @@ async def test_the_trace_is_switched_while_it_runs(
     lines = [r.getMessage() for r in caplog.records if r.name == "mlxceld.apc"]
     assert len(lines) == 1
     assert lines[0].startswith("apc_event=store")
+
+
+async def test_an_idle_engine_gives_memory_back_once_after_work(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for name in ("give_back", "check"):
+        original = getattr(EngineCore, name)
+
+        def noted(core: EngineCore, name: str = name, original: Any = original) -> None:
+            done.append(name)
+            original(core)
+
+        monkeypatch.setattr(EngineCore, name, noted)
+    monkeypatch.setattr("mlxceld.engine.engine._IDLE_SWEEP_SECONDS", 0.01)
+    engine = await _ready(start())
+    done.clear()
+
+    def noted_times(times: int) -> bool:
+        return done.count("check") >= times
+
+    for times in (1, 2):
+        (stream,) = engine.submit([_request(f"work {times}")])
+        await _result(stream)
+        await _until(partial(noted_times, times))
+        assert done == ["give_back", "check"] * times
 
 
 async def test_the_self_check_runs_between_steps_and_is_told(start: Start) -> None:
