@@ -57,7 +57,10 @@ class Daemon:
             if holder is not None and holder.address:
                 self.url = holder.address
                 if await self._ready():
-                    socket = aiohttp.UnixConnector(str(self._state / "admin.sock"))
+                    # Without connections that wait for more: its open files are counted.
+                    socket = aiohttp.UnixConnector(
+                        str(self._state / "admin.sock"), force_close=True
+                    )
                     self.admin = aiohttp.ClientSession(connector=socket)
                     return
             await asyncio.sleep(0.05)
