@@ -28,6 +28,7 @@ _STOPPED = ("stop", "tool_calls")
 class Measurer:
     """How runs are measured. ``tokens`` is None where no model folder is known.
 
+    ``banned`` are ids of tokens that no answer may have.
     Times are in seconds: ``timeout`` of one request, ``settle`` before memory is looked at.
     """
 
@@ -36,6 +37,7 @@ class Measurer:
     timeout: float
     settle: float
     min_prefix: int
+    banned: tuple[int, ...] = ()
     sleep: Callable[[float], None] = time.sleep
 
     def measure(
@@ -46,7 +48,7 @@ class Measurer:
         ``seen`` are the prompts that this process has had before; those of the scenario are added.
         """
         run = Run(repeat, scenario.name, server.spec.name)
-        sender = Sender(server.url, server.model, self.timeout, self.dialect.tools)
+        sender = Sender(server.url, server.model, self.timeout, self.dialect.tools, self.banned)
         warming: list[Asked] = []
         measured: list[Asked] = []
         try:

@@ -48,7 +48,8 @@ class Plan:
 
     ``model`` is a folder, or None where only servers that run already are measured.
     ``settle_seconds`` pass before memory is looked at; ``min_prefix`` is the shortest shared run
-    that counts as one worth computing once.
+    that counts as one worth computing once. With ``ignore_eos`` no answer may have a token that
+    ends it, so that each is as long as it may be.
     """
 
     model: str | None
@@ -59,6 +60,7 @@ class Plan:
     seed: int = 1
     settle_seconds: float = 0.5
     min_prefix: int = 32
+    ignore_eos: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The plan in JSON's types."""

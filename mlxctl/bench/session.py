@@ -45,6 +45,7 @@ class Session:
         if self.plot:
             _check_plotting()
         tokens, dialect = _tokens(self.plan.model)
+        banned = _end_tokens(tokens, self.plan.model) if self.plan.ignore_eos else ()
         try:
             record = open_record(self.folder, self.plan.as_dict(), resume=self.resume)
         except RecordError as error:
@@ -60,6 +61,7 @@ class Session:
                     self.request_timeout,
                     self.plan.settle_seconds,
                     self.plan.min_prefix,
+                    banned,
                 ),
                 tokens.count if tokens else rough_count,
                 progress,
@@ -90,6 +92,22 @@ def _tokens(model: str | None) -> tuple[ChatTokens | None, Dialect]:
             "tokenizer",
             f"--model {model}: its prompts cannot be rendered: {error}",
             ExitCode.REFUSED,
+        ) from None
+
+
+def _end_tokens(tokens: ChatTokens | None, model: str | None) -> tuple[int, ...]:
+    if tokens is None:
+        raise CtlError(
+            "end_tokens",
+            "--ignore-eos needs the model's folder, which names the tokens that end an answer",
+            ExitCode.USAGE,
+            hint="give --model FOLDER with --url, too",
+        )
+    try:
+        return tokens.end_tokens()
+    except (OSError, ValueError) as error:
+        raise CtlError(
+            "end_tokens", f"--ignore-eos: model {model}: {error}", ExitCode.REFUSED
         ) from None
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mlxctl.bench.scenarios import Dialect
@@ -26,6 +28,7 @@ class ChatTokens:
         os.environ["HF_HUB_OFFLINE"] = "1"
         from transformers import AutoTokenizer
 
+        self._folder = Path(folder)
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def count(self, text: str) -> int:
@@ -42,6 +45,21 @@ class ChatTokens:
         )
         # The template writes the special tokens itself.
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def end_tokens(self) -> tuple[int, ...]:
+        """The ids that end an answer, as the folder and the tokenizer name them.
+
+        Raises ValueError if they name none.
+        """
+        named = [self._tokenizer.eos_token_id]
+        for name in ("config.json", "generation_config.json"):
+            path = self._folder / name
+            told = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+            named += told if isinstance(told, list) else [told]
+        ids = sorted({token for token in named if token is not None})
+        if not ids:
+            raise ValueError("it names no token that ends an answer")
+        return tuple(ids)
 
     def dialect(self) -> Dialect:
         """What the template has a place for; raises ValueError if it renders no conversation."""
@@ -70,8 +88,6 @@ class ChatTokens:
 
 def _as_templates_want_it(message: Message) -> Message:
     """A message whose calls have objects for arguments, not their JSON text."""
-    import json
-
     if not message.get("tool_calls"):
         return message
     calls = []

@@ -20,6 +20,9 @@ from mlxctl.bench.scenarios import Conversation, Message, Scenario, Turn
 _ACCEPT_SECONDS = 0.02
 """Between connections that are opened beforehand, for the server to accept each."""
 
+_LEAST_BIAS = -100
+"""What OpenAI's API takes for a token that must not come."""
+
 
 @dataclass
 class Asked:
@@ -32,12 +35,16 @@ class Asked:
 
 @dataclass
 class Sender:
-    """Speaks to one server; ``timeout`` is of one request, in seconds."""
+    """Speaks to one server; ``timeout`` is of one request, in seconds.
+
+    Answers have none of the token ids ``banned``.
+    """
 
     url: str
     model: str
     timeout: float
     native_tools: bool = True
+    banned: tuple[int, ...] = ()
     clock: Callable[[], float] = time.perf_counter
     wall: float = 0.0
     """Of the last load."""
@@ -127,7 +134,8 @@ class _Talk:
 
     async def _ask(self, asked: Asked, turn: Turn, begun: asyncio.Event | None) -> None:
         clock, answer = self.sender.clock, asked.answer
-        payload = json.dumps(request_body(self.sender.model, asked, turn.tokens)).encode()
+        body = request_body(self.sender.model, asked, turn.tokens, self.sender.banned)
+        payload = json.dumps(body).encode()
 
         def seen(chunk: bytes) -> None:
             if begun is not None and not begun.is_set() and has_text(chunk):
@@ -169,7 +177,9 @@ def _read(answer: Answer, pieces: list[http.Piece]) -> None:
         answer.error = f"status {status}: {text[:500]}"
 
 
-def request_body(model: str, asked: Asked, tokens: int) -> dict[str, Any]:
+def request_body(
+    model: str, asked: Asked, tokens: int, banned: Sequence[int] = ()
+) -> dict[str, Any]:
     """A greedy, streamed chat request."""
     body: dict[str, Any] = {
         "model": model,
@@ -181,4 +191,6 @@ def request_body(model: str, asked: Asked, tokens: int) -> dict[str, Any]:
     }
     if asked.tools:
         body["tools"] = list(asked.tools)
+    if banned:
+        body["logit_bias"] = dict.fromkeys(map(str, banned), _LEAST_BIAS)
     return body

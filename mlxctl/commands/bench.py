@@ -98,6 +98,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _size("--question-tokens", 16, 1, "Length of a question."),
     _size("--tokens", 16, 1, "Most tokens of an answer."),
     _size("--decode-tokens", 96, 2, "Most tokens of a long answer."),
+    click.option(
+        "--ignore-eos",
+        is_flag=True,
+        help="Answers as long as they may be: by logit_bias no token may end one.",
+    ),
     _size("--sharers", 8, 1, "Requests that share the prefix."),
     _size("--turns", 8, 1, "Turns of a conversation."),
     _size("--prompts", 32, 1, "Distinct prompts of churn."),
@@ -274,6 +279,7 @@ def _plan(given: dict[str, Any], servers: Sequence[ServerSpec]) -> Plan:
         seed=given["seed"],
         settle_seconds=given["settle"],
         min_prefix=SETTINGS["prompt_cache.min_prefix"].default,
+        ignore_eos=given["ignore_eos"],
     )
 
 

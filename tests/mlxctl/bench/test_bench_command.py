@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,6 +116,29 @@ def test_ours_beside_mlx_lms_server_and_what_it_costs(model: Path, tmp_path: Pat
     other = bench(*arguments, "--scenario", burst, "--resume", "--seed", "2", home=tmp_path)
     assert other.returncode == 2
     assert "seed is 1 there and 2 here" in other.stderr
+
+
+def test_answers_that_may_not_end_have_all_their_tokens(model: Path, tmp_path: Path):
+    ending = shutil.copytree(model, tmp_path / "model")
+    config = json.loads((ending / "config.json").read_text())
+    # A model of which nearly any token ends the answer.
+    config["eos_token_id"] = list(range(250))
+    (ending / "config.json").write_text(json.dumps(config))
+    load = ("run", "--model", str(ending), *SMALL, "--scenario", "churn", "--no-plot")
+    tokens = []
+    for flags in ((), ("--ignore-eos",)):
+        out = tmp_path / f"out{len(flags)}"
+        done = bench(*load, *flags, "--out", str(out), home=tmp_path)
+        assert done.returncode == 0, done.stderr
+        summary = json.loads((out / "result.json").read_text())
+        tokens.append(figure(summary, "churn", "mlxceld", "completion_tokens"))
+    assert tokens[0] < tokens[1] == 4 * 4
+
+
+def test_ignore_eos_needs_to_know_the_model(tmp_path: Path):
+    done = bench("run", "--url", "live=http://127.0.0.1:9", "--ignore-eos", home=tmp_path)
+    assert done.returncode == 2
+    assert "--ignore-eos needs the model's folder" in done.stderr
 
 
 def test_a_server_that_fails_is_reported_and_the_other_runs_go_on(model: Path, tmp_path: Path):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 
 from mlxctl.bench.scenarios import Dialect
 from mlxctl.bench.tokens import ChatTokens
-from tiny_models import DEFAULT_TEMPLATE, TinyModels
+from tiny_models import DEFAULT_TEMPLATE, EOS_ID, TinyModels
 
 PLAIN = "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}"
 NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}" + PLAIN
@@ -29,6 +33,30 @@ def test_without_a_template_nothing_can_be_asked(tiny_models: TinyModels):
     folder = tiny_models.folder("llama", chat_template=None)
     with pytest.raises(ValueError, match="no chat template"):
         ChatTokens(str(folder)).dialect()
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [({}, None, (EOS_ID,)), ({"eos_token_id": [3, 1]}, {"eos_token_id": 2}, (1, 2, 3, EOS_ID))],
+)
+def test_what_ends_an_answer(tiny_models: TinyModels, tmp_path: Path, config, generation, expected):
+    folder = shutil.copytree(tiny_models.folder("llama"), tmp_path / "model")
+    settings = json.loads((folder / "config.json").read_text())
+    settings.pop("eos_token_id", None)
+    (folder / "config.json").write_text(json.dumps(settings | config))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    assert ChatTokens(str(folder)).end_tokens() == expected
+
+
+def test_a_folder_that_names_no_end(tiny_models: TinyModels, tmp_path: Path):
+    folder = shutil.copytree(tiny_models.folder("llama"), tmp_path / "model")
+    for name, key in (("config.json", "eos_token_id"), ("tokenizer_config.json", "eos_token")):
+        settings = json.loads((folder / name).read_text())
+        settings.pop(key, None)
+        (folder / name).write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="names no token that ends"):
+        ChatTokens(str(folder)).end_tokens()
 
 
 def test_a_conversation_with_calls_is_rendered_as_mlxceld_does(tiny_models: TinyModels, tiny_model):

@@ -104,6 +104,11 @@ def test_a_conversation_goes_on_with_what_was_answered(peer: Peer):
     assert wall > 0
 
 
+def test_tokens_may_be_banned_from_answers(peer: Peer):
+    Sender(peer.url, "m", 30, banned=(2, 7)).measure(Scenario("x", (), (talk("a", "b"),)))
+    assert [body["logit_bias"] for body in peer.bodies] == [{"2": -100, "7": -100}] * 2
+
+
 def test_no_more_are_under_way_than_are_wanted(peer: Peer):
     scenario = Scenario("x", (), tuple(talk(f"q{n} r") for n in range(6)), at_once=2)
     asked, _ = Sender(peer.url, "m", 30).measure(scenario)
