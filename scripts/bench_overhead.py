@@ -40,6 +40,8 @@ from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 
+_ENOUGH_FOR_QUARTERS = 12
+
 _PIECE = b'"delta": {"content": '
 
 WORDS = [
@@ -314,8 +316,13 @@ def compare(
 
 
 def _spread(values: list[float], form: str) -> str:
+    """The median, the range of the middle half where there are enough values, and that of all."""
+    middle = ""
+    if len(values) >= _ENOUGH_FOR_QUARTERS:
+        quarter, _, three = statistics.quantiles(values, n=4)
+        middle = f"half from {quarter:{form}} to {three:{form}}, all "
     lowest, highest = min(values), max(values)
-    return f"{statistics.median(values):{form}} (from {lowest:{form}} to {highest:{form}})"
+    return f"{statistics.median(values):{form}} ({middle}from {lowest:{form}} to {highest:{form}})"
 
 
 def main() -> None:
