@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/python scripts/demo.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

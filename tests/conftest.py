@@ -7,6 +7,9 @@ import os
 # Nothing here may reach for the network; set before any hub client is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Beside other workers a matrix product has one core; its threads would wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable
 

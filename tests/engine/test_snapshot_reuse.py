@@ -255,8 +255,8 @@ async def test_what_the_books_say_is_what_memory_gets_back(core: Make, family: s
     before = mx.get_active_memory()
     store.flush()
     gc.collect()
-    # The allocator rounds each array up; blocks go with their slabs.
-    assert booked <= before - mx.get_active_memory() <= 1.1 * booked
+    # An array may have taken over the buffer of a slightly larger one; blocks go with their slabs.
+    assert booked <= before - mx.get_active_memory() <= 1.25 * booked
     assert store.bytes == 0
     warm.check()
 
