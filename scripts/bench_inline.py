@@ -16,7 +16,7 @@ from typing import Any
 
 
 def run_worker(kind: str, model: str) -> None:
-    """Answer until no more lines come; of "bare" the seconds are those of one decode step."""
+    """Answer until no more lines come; of "bare" all seconds are those of one decode step."""
     from mlxceld.models import blas
 
     blas.interpose()
@@ -41,8 +41,9 @@ def run_worker(kind: str, model: str) -> None:
             for text in order["prompts"]
         ]
         if kind == "bare":
-            seconds, tokens = _bare(module, rendered, order["tokens"])
+            seconds, cpu, tokens = _bare(module, rendered, order["tokens"])
         else:
+            cpu = 0.0
             started = time.perf_counter()
             if len(rendered) > 1:
                 tokens = _batch(module, rendered, order["tokens"])
@@ -53,6 +54,7 @@ def run_worker(kind: str, model: str) -> None:
             "prompt_tokens": sum(map(len, rendered)),
             "tokens": sum(map(len, tokens)),
             "seconds": seconds,
+            "server_cpu": cpu,
             "texts": [tokenizer.decode(one, skip_special_tokens=True) for one in tokens],
         }
         _reply(found)
@@ -96,8 +98,10 @@ def _daemons_module(model: str) -> Any:
     return module
 
 
-def _bare(module: Any, rendered: list[list[int]], count: int) -> tuple[float, list[list[int]]]:
-    """Seconds of a step that is model call, argmax and evaluation alone, and the tokens.
+def _bare(
+    module: Any, rendered: list[list[int]], count: int
+) -> tuple[float, float, list[list[int]]]:
+    """Seconds and CPU seconds of a step of model call, argmax and evaluation, and the tokens.
 
     The next step is built and started before a step's tokens are read.
     """
@@ -111,13 +115,14 @@ def _bare(module: Any, rendered: list[list[int]], count: int) -> tuple[float, li
         mx.eval(row_caches.arrays(row))
     caches = row_caches.merge(rows) if len(rows) > 1 else rows[0]
     inputs, steps = mx.array([prompt[-1] for prompt in rendered]), []
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     for step in range(count + 1):
         before, inputs = inputs, mx.argmax(module(inputs[:, None], cache=caches)[:, -1], axis=-1)
         mx.async_eval(inputs)  # type: ignore[no-untyped-call]
         if step:
             steps.append(before.tolist())
-    return (time.perf_counter() - started) / count, [list(row) for row in zip(*steps, strict=True)]
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    return seconds / count, cpu / count, [list(row) for row in zip(*steps, strict=True)]
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Answers:
     ``seconds`` are from the first request to the last byte, of the bare model those of a step.
     Of a server alone: ``step`` is the mean of seconds from a stream's first piece of text to its
     last, by token; ``events`` counts those pieces, ``writes`` the blocks that they came in;
-    ``client_cpu`` and ``server_cpu`` are CPU seconds.
+    ``client_cpu`` and ``server_cpu`` are CPU seconds, of the bare model those of a step.
     """
 
     prompt_tokens: int
@@ -303,9 +303,14 @@ def compare(
     peer = "BatchGenerator" if streams > 1 else "stream_generate"
     ratios = [a.rate / b.rate for a, b in zip(mine, theirs, strict=True)]
     shares = [1 - b.seconds / a.step for a, b in zip(mine, model, strict=True)]
+    cpu_shares = [
+        1 - b.server_cpu * options.tokens / a.server_cpu if a.server_cpu else 0.0
+        for a, b in zip(mine, model, strict=True)
+    ]
     print(
         f"{streams} x {options.tokens} tokens: over HTTP / {peer} = {_spread(ratios, '.3f')},"
-        f" of a step {_spread(shares, '.0%')} is not the model; {len(ratios)} pairs;"
+        f" of a step {_spread(shares, '.0%')} is not the model,"
+        f" of the CPU time {_spread(cpu_shares, '.0%')}; {len(ratios)} pairs;"
         f" client {sum(one.client_cpu for one in mine) / seconds:.0%} of a core,"
         f" daemon {sum(one.server_cpu for one in mine) / seconds:.0%};"
         f" a token has {sum(one.events for one in mine) / tokens:.2f} events"
