@@ -276,8 +276,7 @@ class Engine(StoreOrders):
                     core.give_back()
                 if worked_at is not None and self._clock() - worked_at >= _IDLE_SWEEP_SECONDS:
                     worked_at = None
-                    core.give_back()
-                    self._check(core)
+                    self._tidy(core)
             self._publish()
         core.fail_all(FailureKind.SHUTDOWN, "the daemon is shutting down")
         self._publisher.recorder.write_lines()
@@ -298,9 +297,13 @@ class Engine(StoreOrders):
         if core.all_stored:
             self._publisher.recorder.write_lines()
 
-    def _check(self, core: EngineCore) -> None:
-        """Recount what is stored, once after work: what does not add up is an engine fault."""
+    def _tidy(self, core: EngineCore) -> None:
+        """Give memory back and recount what is stored, once after work.
+
+        What does not add up is an engine fault.
+        """
         try:
+            core.give_back()
             core.check()
         except AssertionError as error:
             log.exception("integrity check failed")
