@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/python scripts/demo.py
 
 test: lint
-	$(BIN)/python -m pytest -n logical --dist loadfile
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

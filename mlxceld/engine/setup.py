@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 _SLAB_TOKENS = 1024
 """Tokens of a slab: small enough that one held by a single block is no great loss."""
 
+_FIRST_SLAB = 4
+"""What part of a slab the first one has, so that little is reserved while little is stored."""
+
 _SLABS_AT_LEAST = 16
 """Slabs that a small budget is cut into, so that what is left over is small too."""
 
@@ -147,11 +150,13 @@ def make_reuse(
     size = settings.apc.block_size
     shapes = paged_rows.layer_shapes(row)
     tokens = budget.bytes // sum(shape.token_bytes for shape in shapes)
+    slab_tokens = max(size, min(_SLAB_TOKENS, tokens // _SLABS_AT_LEAST))
     pool = BlockPool(
         shapes,
         size,
-        max(size, min(_SLAB_TOKENS, tokens // _SLABS_AT_LEAST)),
+        slab_tokens,
         max_bytes=budget.bytes,
+        first_slab_tokens=slab_tokens // _FIRST_SLAB,
     )
     store = BlockStore(
         pool,
@@ -215,6 +220,7 @@ def _snapshot_reuse(
             size,
             max(_SLAB_TOKENS, size),
             max_bytes=whole.budget.snapshot_capacity_bytes,
+            first_slab_tokens=_SLAB_TOKENS // _FIRST_SLAB,
         )
     kept: SnapshotStore[RowState] = SnapshotStore(
         pool, whole.budget, clock, emit, whole.rejects, min_prefix=whole.min_prefix

@@ -61,10 +61,13 @@ class BlockPool:
         slab_tokens: int = 2048,
         *,
         max_bytes: int,
+        first_slab_tokens: int | None = None,
     ) -> None:
         """``shapes`` is one a pageable cache, ``slab_tokens`` rounds down to whole blocks.
 
-        ``max_bytes`` bounds what the slabs occupy. Raises ValueError for sizes that make no pool.
+        With ``first_slab_tokens`` slabs begin as small as that, and each new one is as large as
+        all before it, up to ``slab_tokens``; more where more is stored at once. ``max_bytes``
+        bounds what the slabs occupy. Raises ValueError for sizes that make no pool.
         """
         if block_size < 1:
             raise ValueError(f"block_size: expected at least 1 token, got {block_size}")
@@ -80,6 +83,8 @@ class BlockPool:
         self._max_bytes = max_bytes
         self._outside = 0
         self._allocator = BlockAllocator(slab_tokens // block_size, self._budget(max_bytes))
+        first = slab_tokens if first_slab_tokens is None else first_slab_tokens
+        self._first = max(1, min(first, slab_tokens) // block_size)
         self._slabs: dict[int, Slab] = {}
 
     def seal(self, rows: Sequence[KeysAndValues], start: int, stop: int) -> list[int] | None:
@@ -271,14 +276,16 @@ class BlockPool:
         room = allocator.max_blocks - allocator.allocated
         if allocator.live + count > allocator.max_blocks:
             return None
-        missing = count - allocator.free
+        missing, allocated = count - allocator.free, allocator.allocated
         grown = []
         while missing > 0:
-            # The last slab below the budget is as small as what is left of it.
-            slots = min(allocator.slab_blocks, room)
+            # As much again as there is, so that little is reserved while little is stored. The last
+            # slab below the budget is as small as what is left of it.
+            slots = min(allocator.slab_blocks, room, max(count, allocated, self._first))
             grown.append(Slab(self.shapes, slots * self.block_size))
             missing -= slots
             room -= slots
+            allocated += slots
         for slab in grown:  # only when memory for all of them was found
             self._slabs[allocator.add_slab(slab.tokens // self.block_size)] = slab
         return allocator.allocate(count)

@@ -224,6 +224,18 @@ def test_sizes_that_make_no_pool_are_named(arguments: dict[str, Any], text: str)
         BlockPool(**sizes)
 
 
+def test_slabs_may_begin_small_and_grow_with_what_is_stored() -> None:
+    per_block = BLOCK * sum(shape.token_bytes for shape in SHAPES)
+    pool = BlockPool(SHAPES, BLOCK, 8 * BLOCK, max_bytes=30 * per_block, first_slab_tokens=BLOCK)
+    rows = random_rows(20, 30 * BLOCK)
+    allocated = []
+    # The last one finds no room for a slab as large as the others.
+    for blocks in (1, 1, 1, 1, 3, 4, 12, 4):
+        seal(pool, rows, 0, blocks * BLOCK)
+        allocated.append(pool.stats().blocks_allocated)
+    assert allocated == [1, 2, 4, 4, 8, 16, 24, 30]
+
+
 def test_bad_ranges_are_named() -> None:
     pool = make()
     rows = random_rows(12, 8)

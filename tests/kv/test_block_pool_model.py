@@ -14,6 +14,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -44,12 +45,19 @@ class PoolAgainstCopies(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.max_blocks = 14
-        self.pool = BlockPool(
-            SHAPES, BLOCK, SLAB_BLOCKS * BLOCK, max_bytes=self.max_blocks * PER_BLOCK
-        )
         self.owners: list[Owner] = []
         self.seed = 0
         self.reserved = 0
+
+    @initialize(first=st.sampled_from((None, 1, BLOCK, 2 * BLOCK)))
+    def begin(self, first: int | None) -> None:
+        self.pool = BlockPool(
+            SHAPES,
+            BLOCK,
+            SLAB_BLOCKS * BLOCK,
+            max_bytes=self.max_blocks * PER_BLOCK,
+            first_slab_tokens=first,
+        )
 
     def has_owners(self) -> bool:
         return bool(self.owners)
