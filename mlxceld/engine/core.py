@@ -25,8 +25,7 @@ from mlxceld.engine.reuse import PromptReuse
 from mlxceld.engine.sampling import RowSampler
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
-from mlxceld.kv import row_caches
-from mlxceld.kv.memory import release_freed
+from mlxceld.kv import memory, row_caches
 
 if TYPE_CHECKING:
     from mlxceld.engine.probe import BatchVerdict
@@ -363,7 +362,7 @@ class EngineCore:
         self._recorder.steps += 1
         self._recorder.observe("batch_size", len(step.rows))
         if self._recorder.steps % _RELEASE_EVERY_STEPS == 0:
-            release_freed()
+            memory.release_freed()
         return step
 
     def _settle(self) -> None:

@@ -273,7 +273,7 @@ class Engine(StoreOrders):
                 worked_at = self._clock()
             else:
                 if self._sweep():
-                    core.give_back()
+                    self._give_back(core)
                 if worked_at is not None and self._clock() - worked_at >= _IDLE_SWEEP_SECONDS:
                     worked_at = None
                     self._tidy(core)
@@ -302,11 +302,19 @@ class Engine(StoreOrders):
 
         What does not add up is an engine fault.
         """
+        self._give_back(core)
         try:
-            core.give_back()
             core.check()
         except AssertionError as error:
             log.exception("integrity check failed")
+            self._publisher.fault(error)
+
+    def _give_back(self, core: EngineCore) -> None:
+        """Return memory to the system; the engine goes on where that fails."""
+        try:
+            core.give_back()
+        except Exception as error:
+            log.exception("memory could not be given back")
             self._publisher.fault(error)
 
     def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:

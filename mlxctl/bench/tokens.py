@@ -49,13 +49,17 @@ class ChatTokens:
     def end_tokens(self) -> tuple[int, ...]:
         """The ids that end an answer, as the folder and the tokenizer name them.
 
-        Raises ValueError if they name none.
+        Raises OSError or ValueError if a file cannot be read or they name none.
         """
         named = [self._tokenizer.eos_token_id]
         for name in ("config.json", "generation_config.json"):
             path = self._folder / name
-            told = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-            named += told if isinstance(told, list) else [told]
+            config = json.loads(path.read_text()) if path.exists() else {}
+            told = config.get("eos_token_id") if isinstance(config, dict) else config
+            found = told if isinstance(told, list) else [told]
+            if not all(token is None or type(token) is int for token in found):
+                raise ValueError(f"{name}: eos_token_id: expected token ids, found {told!r:.100}")
+            named += found
         ids = sorted({token for token in named if token is not None})
         if not ids:
             raise ValueError("it names no token that ends an answer")

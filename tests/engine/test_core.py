@@ -132,7 +132,7 @@ async def test_freed_memory_goes_back_while_it_runs(
     calls: list[int] = []
     monkeypatch.setattr("mlxceld.engine.core._RELEASE_EVERY_STEPS", 4)
     monkeypatch.setattr(
-        "mlxceld.engine.core.release_freed", lambda: calls.append(harness.recorder.steps)
+        "mlxceld.kv.memory.release_freed", lambda: calls.append(harness.recorder.steps)
     )
     await harness.alone("x", max_tokens=12, ignore_eos=True)
     assert calls == list(range(4, harness.recorder.steps + 1, 4))

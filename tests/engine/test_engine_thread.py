@@ -265,6 +265,15 @@ async def test_the_trace_is_switched_while_it_runs(
     assert lines[0].startswith("apc_event=store")
 
 
+async def test_little_is_reserved_while_little_is_stored(start: Start) -> None:
+    engine = await _ready(start(kv_cache_budget=64 << 20))
+    (stream,) = engine.submit([_request("short", 40)])
+    await _result(stream)
+    await _until(lambda: engine.snapshot.cache.paged_blocks_live > 0)
+    cache = engine.snapshot.cache
+    assert cache.paged_blocks_allocated * cache.block_size == 256
+
+
 async def test_an_idle_engine_gives_memory_back_once_after_work(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +298,22 @@ async def test_an_idle_engine_gives_memory_back_once_after_work(
         await _result(stream)
         await _until(partial(noted_times, times))
         assert done == ["give_back", "check"] * times
+
+
+async def test_an_engine_that_cannot_give_memory_back_goes_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EngineCore, "give_back", lambda _: 1 / 0)
+    monkeypatch.setattr("mlxceld.engine.engine._IDLE_SWEEP_SECONDS", 0.01)
+    engine = await _ready(start())
+
+    def faulted(times: int) -> bool:
+        return engine.snapshot.faults == times
+
+    for times in (1, 2):
+        (stream,) = engine.submit([_request(f"work {times}")])
+        assert (await _result(stream)).reason is FinishReason.LENGTH
+        await _until(partial(faulted, times))
 
 
 async def test_the_self_check_runs_between_steps_and_is_told(start: Start) -> None:

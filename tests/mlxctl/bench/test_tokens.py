@@ -49,6 +49,15 @@ def test_what_ends_an_answer(tiny_models: TinyModels, tmp_path: Path, config, ge
     assert ChatTokens(str(folder)).end_tokens() == expected
 
 
+@pytest.mark.parametrize("content", ['{"eos_token_id": ["x", 1]}', "[5.5]", "{"])
+def test_a_file_that_names_no_ids_is_refused(tiny_models: TinyModels, tmp_path: Path, content):
+    folder = shutil.copytree(tiny_models.folder("llama"), tmp_path / "model")
+    tokens = ChatTokens(str(folder))
+    (folder / "generation_config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"eos_token_id: expected token ids|Expecting"):
+        tokens.end_tokens()
+
+
 def test_a_folder_that_names_no_end(tiny_models: TinyModels, tmp_path: Path):
     folder = shutil.copytree(tiny_models.folder("llama"), tmp_path / "model")
     for name, key in (("config.json", "eos_token_id"), ("tokenizer_config.json", "eos_token")):
