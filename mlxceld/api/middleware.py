@@ -10,6 +10,7 @@ from aiohttp import web
 
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID
 from mlxceld.api.errors import ANTHROPIC, ApiError, dialect_of, from_engine, internal_error
+from mlxceld.api.notes import HEADER, NOTES, header_value
 from mlxceld.engine.errors import EngineError
 from mlxceld.web.hosts import HostGuard
 
@@ -36,6 +37,8 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers[_ID_HEADER] = request[REQUEST_ID]
         if dialect_of(request.path) == ANTHROPIC:
             response.headers["request-id"] = request[REQUEST_ID]
+    if NOTES in request:
+        response.headers[HEADER] = header_value(request[NOTES])
     response.headers["Server"] = "mlxceld"
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers.update(request.app[GUARD].cors_headers(request.headers.get("Origin")))

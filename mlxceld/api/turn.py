@@ -19,6 +19,7 @@ from mlxceld.models.calls import HERMES
 from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
 from mlxceld.models.grammar import GrammarError, JsonGrammar
+from mlxceld.models.reasoning import ReasoningRequest, reasoning_kwargs
 from mlxceld.models.text import RenderedPrompt, TextCodec
 from mlxceld.models.volatile import drop_volatile_head
 
@@ -33,6 +34,7 @@ class Turn:
     """A conversation to be answered, in the shapes of chat completions.
 
     ``tool_choice`` is None, "none", "auto", "required" or an object that names a function.
+    ``reasoning`` is what the request says of thinking; ``template_kwargs`` win over it.
     ``schema`` is the JSON schema that the answer has to fit and ``schema_param`` the field it came
     in. ``marks`` are numbers of messages after which the caller wants the prompt kept. The other
     ``_param`` fields are what errors name.
@@ -43,6 +45,7 @@ class Turn:
     tool_choice: object = None
     parallel: bool = True
     template_kwargs: Mapping[str, Any] | None = None
+    reasoning: ReasoningRequest | None = None
     generation_prompt: bool = True
     continued: bool = False
     schema: Mapping[str, Any] | None = None
@@ -109,6 +112,8 @@ async def prepare(context: ApiContext, turn: Turn) -> Prepared:
             turn = replace(turn, messages=messages)
             if context.engine.snapshot.trace_enabled:
                 trace_log.info("apc_event=volatile_head line=%s dropped=true", dropped)
+    arguments = reasoning_kwargs(turn.reasoning, codec.template_variables, turn.template_kwargs)
+    turn = replace(turn, template_kwargs=arguments or None)
     keeps_snapshots = context.keeps_snapshots
 
     def work() -> Prepared:

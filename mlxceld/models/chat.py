@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlxceld.models.errors import ChatTemplateError, one_line
+from mlxceld.models.reasoning import template_variables
 from mlxceld.models.tool_prompt import with_tools_in_words
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class ChatRenderer:
         """Whether the model can render conversations at all."""
         self.source = _template_source(tokenizer) if self.available else ""
         """What identifies the template: its text, or the name of the renderer in its place."""
+        self.variables = template_variables(self.source)
+        """The arguments that the template reads."""
 
     @property
     def renders_tools(self) -> bool:

@@ -64,6 +64,11 @@ class TextCodec:
         """Whether :meth:`render_chat` can work."""
         return self._chat.available
 
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """The arguments that the chat template reads."""
+        return self._chat.variables
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids; ``add_special_tokens`` puts what the model's tokenizer adds around a text."""
         with self._lock:

@@ -9,10 +9,10 @@ from mlxceld.api.anthropic.schemas import MessagesRequest, PromptRequest
 from mlxceld.api.body import describe
 from mlxceld.api.errors import invalid
 from mlxceld.api.turn import Turn
-from mlxceld.models.text import TextCodec
+from mlxceld.models.reasoning import ReasoningRequest
 
 
-def turn_of(fields: PromptRequest, codec: TextCodec) -> Turn:
+def turn_of(fields: PromptRequest) -> Turn:
     """The request as a turn; raises a 400 ApiError that names the block at fault."""
     writer = _Conversation()
     if fields.system is not None:
@@ -32,7 +32,6 @@ def turn_of(fields: PromptRequest, codec: TextCodec) -> Turn:
             f"messages[{len(fields.messages) - 1}]",
             "the last message calls tools, expected a message with their tool_result blocks",
         )
-    thinks = codec.output_format.thinking is not None
     config = fields.output_config.format if fields.output_config else None
     answer = fields.output_format or config
     return Turn(
@@ -40,11 +39,7 @@ def turn_of(fields: PromptRequest, codec: TextCodec) -> Turn:
         tools=tools,
         tool_choice=_choice(fields),
         parallel=not (fields.tool_choice and fields.tool_choice.disable_parallel_tool_use),
-        template_kwargs=(
-            {"enable_thinking": fields.thinking.type != "disabled"}
-            if fields.thinking is not None and thinks
-            else None
-        ),
+        reasoning=_reasoning(fields),
         generation_prompt=not continued,
         continued=continued,
         schema=answer.json_schema if answer else None,
@@ -53,6 +48,12 @@ def turn_of(fields: PromptRequest, codec: TextCodec) -> Turn:
         else "output_config.format.schema",
         marks=tuple(mark for mark in writer.marks if mark < len(writer.messages)),
     )
+
+
+def _reasoning(fields: PromptRequest) -> ReasoningRequest | None:
+    if fields.thinking is None:
+        return None
+    return ReasoningRequest(enabled=fields.thinking.type != "disabled")
 
 
 def stops_of(fields: MessagesRequest) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ async def post_messages(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     fields = validate(MessagesRequest, await read_object(request))
     model = answering_model(context, fields.model)
-    prepared = await prepare(context, turn_of(fields, context.text()))
+    prepared = await prepare(context, turn_of(fields))
     sampling = SamplingParams(
         temperature=1.0 if fields.temperature is None else fields.temperature,
         top_p=1.0 if fields.top_p is None else fields.top_p,
@@ -81,7 +81,7 @@ async def post_count_tokens(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     fields = validate(PromptRequest, await read_object(request))
     answering_model(context, fields.model)
-    prepared = await prepare(context, turn_of(fields, context.text()))
+    prepared = await prepare(context, turn_of(fields))
     return web.json_response({"input_tokens": len(prepared.prompt.tokens)})
 
 

@@ -23,7 +23,7 @@ from mlxceld.api.turn import Turn, prepare
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import PrefillProgress, TokenLogprob, Usage
 from mlxceld.engine.request import ANONYMOUS_SESSION, SamplingParams
-from mlxceld.models.text import TextCodec
+from mlxceld.models.reasoning import ReasoningRequest
 
 STORE: web.AppKey[ResponseStore] = web.AppKey("response_store", ResponseStore)
 
@@ -46,7 +46,7 @@ async def post_responses(request: web.Request) -> web.StreamResponse:
                 code="previous_response_not_found",
             )
     messages = [*(previous.messages if previous else ()), *messages_of(fields.input)]
-    turn = _turn(fields, messages, context.text())
+    turn = _turn(fields, messages)
     prepared = await prepare(context, turn)
     keep = fields.store is not False
     chain = previous.session if previous else (response_id if keep else ANONYMOUS_SESSION)
@@ -112,9 +112,7 @@ def _stored(request: web.Request) -> StoredResponse:
     return found
 
 
-def _turn(
-    fields: ResponsesRequest, messages: Sequence[Mapping[str, Any]], codec: TextCodec
-) -> Turn:
+def _turn(fields: ResponsesRequest, messages: Sequence[Mapping[str, Any]]) -> Turn:
     if fields.instructions:
         messages = [{"role": "system", "content": fields.instructions}, *messages]
     tools = []
@@ -125,14 +123,12 @@ def _turn(
         if tool.parameters is not None:
             function["parameters"] = tool.parameters
         tools.append({"type": "function", "function": function})
-    thinks = codec.output_format.thinking is not None
-    no_effort = fields.reasoning is not None and fields.reasoning.effort == "none"
     return Turn(
         messages=messages,
         tools=tools or None,
         tool_choice=_choice(fields),
         parallel=fields.parallel_tool_calls is not False,
-        template_kwargs={"enable_thinking": False} if no_effort and thinks else None,
+        reasoning=ReasoningRequest(fields.reasoning.effort) if fields.reasoning else None,
         schema=_schema(fields),
         schema_param="text.format.schema",
         messages_param="input",
