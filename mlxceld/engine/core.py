@@ -26,6 +26,7 @@ from mlxceld.engine.sampling import RowSampler
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
 from mlxceld.kv import memory, row_caches
+from mlxceld.kv.shared_attention import SharingError
 
 if TYPE_CHECKING:
     from mlxceld.engine.probe import BatchVerdict
@@ -71,10 +72,13 @@ class EngineCore:
         self._clock = clock
         self._reuse = reuse
         self._recorder = recorder
-        self._scheduler = Scheduler(limits.max_batch_size, padded_prefill=verdict.padded_prefill)
+        self._scheduler = Scheduler(
+            limits.max_batch_size,
+            padded_prefill=verdict.padded_prefill,
+            grouped_prefill=verdict.batched_decode,
+        )
         self._batch = DecodeBatch(model.module, reuse, batched=verdict.batched_decode)
         self._chunks = ChunkSize(limits.prefill_chunk)
-        self._reads_together = verdict.batched_decode and reuse.reads_together
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
         self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
@@ -85,6 +89,10 @@ class EngineCore:
         self._endings = Endings(
             self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
         )
+
+    @property
+    def _reads_together(self) -> bool:
+        return self.verdict.batched_decode and self._reuse.reads_together
 
     # What the engine thread asks.
 
@@ -163,7 +171,8 @@ class EngineCore:
                 self._pressure.before_decode(self._break_pipeline, self.sequences())
                 if self._batch.waits_for_tokens:
                     self._break_pipeline()
-                before, self._pending = self._pending, self._launch()
+                launched = self._launch()
+                before, self._pending = self._pending, launched
                 if before is not None:
                     self._take(before)
             else:
@@ -294,22 +303,10 @@ class EngineCore:
         group = self._scheduler.next_group(chunk)
         if not group:
             return
-        group, caches, merged = group_caches(group, self._reuse)
-        row_caches.set_step(caches, self._memory.step)
+        group, caches, merged, sizes = self._run_chunk(group, chunk, streaming=streaming)
         if merged:
             for sequence in group:
                 sequence.row = None  # it is in the merged caches now
-        sizes = [part_of(sharing.until_shared(sequence), chunk) for sequence in group]
-        started = self._clock()
-        if max(sizes):
-            parts = [
-                s.known()[s.prefilled : s.prefilled + size]
-                for s, size in zip(group, sizes, strict=True)
-            ]
-            run_chunk(self._model.module, caches, parts)
-            self._recorder.steps += 1
-            seconds = self._clock() - started
-            self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
         if merged and len(group) == 1:
             # Between chunks a sequence has its tail in a row of its own.
             group[0].row = caches = row_caches.extract(caches, 0)
@@ -327,6 +324,45 @@ class EngineCore:
                 done.append(sequence)
         if done:
             self._start_decoding(done, caches if merged else None)
+
+    def _run_chunk(
+        self, group: list[Sequence], chunk: int, *, streaming: bool
+    ) -> tuple[list[Sequence], row_caches.Caches, bool, list[int]]:
+        """Compute a group's next tokens: see :func:`group_caches`, and each one's number of tokens.
+
+        Its rows stay what they are until that went well, so that it can be done in another way.
+        """
+        group, caches, merged = group_caches(group, self._reuse)
+        row_caches.set_step(caches, self._memory.step)
+        sizes = [part_of(sharing.until_shared(sequence), chunk) for sequence in group]
+        if not max(sizes):
+            return group, caches, merged, sizes
+        parts = [
+            s.known()[s.prefilled : s.prefilled + size] for s, size in zip(group, sizes, strict=True)
+        ]
+        started = self._clock()
+        try:
+            run_chunk(self._model.module, caches, parts)
+        except SharingError as error:
+            self._fall_back(error)
+            return self._run_chunk(group, chunk, streaming=streaming)
+        self._recorder.steps += 1
+        seconds = self._clock() - started
+        self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
+        return group, caches, merged, sizes
+
+    def _fall_back(self, error: SharingError) -> None:
+        """Read shared blocks in the next best way from now on, all that runs included."""
+        self._break_pipeline()
+        self._reuse.fall_back(str(error))
+        if not self._reuse.reads_together:
+            decoding = [row for row in self._batch.rows if row.table]
+            self._batch.leave(decoding, lambda _: True)
+            for sequence in self.sequences():
+                self._reuse.page_in(sequence)
+            for row in decoding:
+                self._batch.join([row], None)
+        self._batch.find_prefixes()
 
     def _start_decoding(self, sequences: list[Sequence], caches: row_caches.Caches | None) -> None:
         """Let prefilled sequences into the batch; ``caches`` are theirs where they were merged."""
@@ -350,14 +386,21 @@ class EngineCore:
         mx.clear_cache()
 
     def _launch(self) -> Step | None:
-        """Start the next decode step, without the rows whose last token is under way already."""
+        """Start the next decode step, without the rows whose last token is under way already.
+
+        May settle the step in flight: None is pending then.
+        """
         full = [row for row in self._batch.rows if row.launched >= row.max_tokens]
         if full:
             self._batch.leave(full, self._reuse.wants)
         if not len(self._batch):
             return None
         started = self._clock()
-        step = self._batch.launch()
+        try:
+            step = self._batch.launch()
+        except SharingError as error:
+            self._fall_back(error)
+            return self._launch()
         step.launch_seconds = self._clock() - started
         self._recorder.steps += 1
         self._recorder.observe("batch_size", len(step.rows))

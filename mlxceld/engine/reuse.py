@@ -17,6 +17,7 @@ from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
+    from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import PoolStats
     from mlxceld.kv.shared_prefix import SharedPrefix
     from mlxceld.prompt_cache.block_entry import ChainStats
@@ -112,6 +113,16 @@ class PromptReuse(Protocol):
     def gathers(self) -> bool:
         """Whether attention is to be given whole rows then, instead of blocks and tails."""
 
+    @property
+    def sharing(self) -> SharingVerdict | None:
+        """How shared blocks are read; None where they are never read where they lie."""
+
+    def fall_back(self, reason: str) -> None:
+        """From now on read shared blocks in the next best way, since this one failed in service.
+
+        Where that is a copy of one's own, the caller calls :meth:`page_in` for who reads the pool.
+        """
+
     def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
         """A sequence in prefill has come to ``prefilled`` tokens; ``row`` gives its caches.
 
@@ -175,6 +186,7 @@ class WholePrefixReuse:
     snapshots = None
     reads_together = False
     gathers = False
+    sharing = None
     block_size = 1
 
     def __init__(
@@ -298,6 +310,9 @@ class WholePrefixReuse:
         nbytes = row_caches.nbytes(row)
         self.free_up(max(0, self._max_bytes - self._outside - nbytes), ())
         return nbytes
+
+    def fall_back(self, reason: str) -> None:
+        """See :class:`PromptReuse`; nothing is shared here."""
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`PromptReuse`; arrays went with their entries, to MLX's own reserve."""

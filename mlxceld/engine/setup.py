@@ -228,7 +228,7 @@ def _snapshot_reuse(
     log.info(
         "prompt cache: snapshots, %d caches of %d by reference",
         len(pageable),
-        sum(1 for _ in snapshots.leaves(row)),
+        sum(1 for _ in row_caches.leaves(row)),
     )
     return SnapshotReuse(
         whole,

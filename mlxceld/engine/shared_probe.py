@@ -40,9 +40,15 @@ class SharingVerdict:
     gathers: bool
     reason: str = ""
 
+    def next_best(self, reason: str) -> SharingVerdict:
+        """What to do where this way of reading has failed in service."""
+        said = f"{self.reason}; {reason}" if self.reason else reason
+        gathers = self.works and not self.gathers
+        return SharingVerdict(gathers, gathers, said)
+
     @property
     def mode(self) -> str:
-        """One word for the log: read in place, gathered or copied."""
+        """For log and status: read in place, gathered or copied."""
         if not self.works:
             return "copied into each row"
         return "gathered in each step" if self.gathers else "read in place"

@@ -69,6 +69,7 @@ class SnapshotReuse:
     kind = "snapshots"
     reads_together = False
     gathers = False
+    sharing = None
     block_size = sys.maxsize
 
     def __init__(
@@ -92,6 +93,9 @@ class SnapshotReuse:
         self._model_id = model_id
         self._budget = kept.budget
         self._handed: list[_Handed] = []
+
+    def fall_back(self, reason: str) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`; nothing is read from the pool."""
 
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

@@ -36,6 +36,8 @@ def test_code_that_cannot_take_a_batch_goes_row_by_row(tiny_model: Callable[...,
     module = tiny_model("llama").module
 
     class Single:
+        parameters = module.parameters
+        modules = module.modules
         layers = module.layers
 
         def __call__(self, tokens: Any, cache: Any = None) -> Any:

@@ -48,11 +48,11 @@ def test_a_state_kept_by_handle_is_found(tiny_model: Load, monkeypatch: pytest.M
 
     def by_handle(proof: Any, row: Any, tokens: int) -> Callable[[], Any]:
         resume = keep(proof, row, tokens)
-        kept = [leaf.state for leaf in snapshots.leaves(row)]
+        kept = [leaf.state for leaf in row_caches.leaves(row)]
 
         def resume_by_handle() -> Any:
             resumed = resume()
-            for leaf, state in zip(snapshots.leaves(resumed), kept, strict=True):
+            for leaf, state in zip(row_caches.leaves(resumed), kept, strict=True):
                 leaf.state = state
             return resumed
 
