@@ -18,8 +18,8 @@ import mlx.core as mx
 from mlxceld.engine.sampling import LogprobArrays, logprobs_of, masked
 from mlxceld.engine.sequence import Sequence
 from mlxceld.kv import row_caches, shared_attention
-from mlxceld.kv.rewind import mark, rewind
 from mlxceld.kv.host import as_ints
+from mlxceld.kv.rewind import mark, rewind
 from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.shared_attention import SharingError
 from mlxceld.kv.shared_prefix import order_by_table

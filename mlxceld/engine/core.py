@@ -13,7 +13,7 @@ from mlxceld.config.units import readable_bytes
 from mlxceld.engine import grouping, sharing
 from mlxceld.engine.answers import Answers
 from mlxceld.engine.batch import DecodeBatch, Step
-from mlxceld.engine.chunking import ChunkSize, part_of
+from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.kv_memory import KvMemory
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _RELEASE_EVERY_STEPS = 512
 """Growing batches leave freed buffers of odd sizes behind, which nothing reuses."""
+
+_THEIR_CHUNK = 2048
+"""Prompt tokens that mlx-lm's own generation computes at once."""
 
 _WORTH_SHARING_EARLY = 128
 """A prompt of which so many tokens were computed is stored before its answer is generated."""
@@ -78,7 +81,11 @@ class EngineCore:
             grouped_prefill=verdict.batched_decode,
         )
         self._batch = DecodeBatch(model.module, reuse, batched=verdict.batched_decode)
-        self._chunks = ChunkSize(limits.prefill_chunk)
+        self._chunks = (
+            ChunkSize(_THEIR_CHUNK, fixed=True)
+            if verdict.fixed_chunks
+            else ChunkSize(limits.prefill_chunk)
+        )
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
         self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
@@ -334,11 +341,12 @@ class EngineCore:
         """
         group, caches, merged = group_caches(group, self._reuse)
         row_caches.set_step(caches, self._memory.step)
-        sizes = [part_of(sharing.until_shared(sequence), chunk) for sequence in group]
+        sizes = [self._chunks.part_of(self._until_cut(sequence), chunk) for sequence in group]
         if not max(sizes):
             return group, caches, merged, sizes
         parts = [
-            s.known()[s.prefilled : s.prefilled + size] for s, size in zip(group, sizes, strict=True)
+            s.known()[s.prefilled : s.prefilled + size]
+            for s, size in zip(group, sizes, strict=True)
         ]
         started = self._clock()
         try:
@@ -350,6 +358,14 @@ class EngineCore:
         seconds = self._clock() - started
         self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
         return group, caches, merged, sizes
+
+    def _until_cut(self, sequence: Sequence) -> int:
+        """Tokens of a sequence to where its next chunk has to end at the latest."""
+        generating = sequence.resumed and sequence.prefilled >= len(sequence.prompt) - 1
+        if self.verdict.fixed_chunks and generating:
+            # It had to make way; these tokens were computed one by one before.
+            return min(1, sequence.prefill_left)
+        return sharing.until_shared(sequence)
 
     def _fall_back(self, error: SharingError) -> None:
         """Read shared blocks in the next best way from now on, all that runs included."""

@@ -44,7 +44,7 @@ _SEED = 20240229
 _RELATIVE = 1e-4
 _NOISE_FACTOR = 8.0
 
-_CUTS_MATTER = {True: 0.25, False: 1e-3}
+_CUTS_MATTER = {True: 0.25, False: 1e-4}
 """By half precision or not, the part of the logits' spread that another cut of a prompt moves by
 no rounding."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from mlxceld.engine.prefill import run_chunk
-from mlxceld.engine.probe import CHUNK, difference, tolerance
+from mlxceld.engine.probe import CHUNK, cuts_matter, difference, tolerance
 from mlxceld.kv import paged_rows, row_caches, snapshots
 from mlxceld.kv.pool import BlockPool
 from mlxceld.models.cache_kinds import kind_of
@@ -138,7 +138,10 @@ class _Proof:
         ]
         cold = [self._cold(prompt, row) for row in (donor, *adopters)]
         again = self._cold(prompt, adopters[0], chunk=CHUNK // 3)
-        limit = tolerance(cold, noise=difference(cold[1], again))
+        noise = difference(cold[1], again)
+        if reason := cuts_matter(self._module, cold, noise):
+            return False, reason
+        limit = tolerance(cold, noise=noise)
         row = self._prefilled(prompt)
         resume = self._kept(row, length)
         kept, resumed = self._in_turn(row, donor, resume, adopters[0])
