@@ -371,6 +371,20 @@ class EngineCore:
         """Read shared blocks in the next best way from now on, all that runs included."""
         self._break_pipeline()
         self._reuse.fall_back(str(error))
+        self._read_as_told()
+
+    def obey(self, verdict: BatchVerdict) -> None:
+        """Batch by a new verdict, and read shared blocks as reuse has it now; after :meth:`pause`.
+
+        Rows that are in a batch stay there.
+        """
+        self.verdict = verdict
+        self._batch.batched = self._scheduler.grouped_prefill = verdict.batched_decode
+        self._scheduler.padded_prefill = verdict.padded_prefill
+        self._read_as_told()
+
+    def _read_as_told(self) -> None:
+        """Let all that runs read shared blocks as reuse has it now. No step is in flight."""
         if not self._reuse.reads_together:
             decoding = [row for row in self._batch.rows if row.table]
             self._batch.leave(decoding, lambda _: True)

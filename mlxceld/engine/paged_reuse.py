@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
+    from mlxceld.kv.slabs import LayerShape
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.block_store import BlockStore
 
@@ -48,7 +49,7 @@ class PagedReuse:
         sharing: SharingVerdict,
     ) -> None:
         self.store = store
-        self.sharing = sharing
+        self.sharing: SharingVerdict | None = sharing
         self._pool = pool
         self._module = module
         self._model_id = model_id
@@ -56,17 +57,23 @@ class PagedReuse:
     @property
     def reads_together(self) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.sharing.works
+        return self.sharing is not None and self.sharing.works
 
     @property
     def gathers(self) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.sharing.gathers
+        return self.sharing is not None and self.sharing.gathers
 
     def fall_back(self, reason: str) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        before, self.sharing = self.sharing.mode, self.sharing.next_best(reason)
-        log.warning("shared prefixes: %s instead of %s: %s", self.sharing.mode, before, reason)
+        before = self.sharing
+        if before is not None:
+            now = self.sharing = before.next_best(reason)
+            log.warning("shared prefixes: %s instead of %s: %s", now.mode, before.mode, reason)
+
+    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self._pool.shapes, self._pool.block_size
 
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

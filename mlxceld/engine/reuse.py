@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import PoolStats
     from mlxceld.kv.shared_prefix import SharedPrefix
+    from mlxceld.kv.slabs import LayerShape
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.ledger import Ledger
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
@@ -113,9 +114,11 @@ class PromptReuse(Protocol):
     def gathers(self) -> bool:
         """Whether attention is to be given whole rows then, instead of blocks and tails."""
 
-    @property
-    def sharing(self) -> SharingVerdict | None:
-        """How shared blocks are read; None where they are never read where they lie."""
+    sharing: SharingVerdict | None
+    """How shared blocks are read; None where they are never read where they lie."""
+
+    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
+        """The layers of the blocks that rows may share, and their size; None without such."""
 
     def fall_back(self, reason: str) -> None:
         """From now on read shared blocks in the next best way, since this one failed in service.
@@ -186,7 +189,7 @@ class WholePrefixReuse:
     snapshots = None
     reads_together = False
     gathers = False
-    sharing = None
+    sharing: SharingVerdict | None = None
     block_size = 1
 
     def __init__(
@@ -313,6 +316,10 @@ class WholePrefixReuse:
 
     def fall_back(self, reason: str) -> None:
         """See :class:`PromptReuse`; nothing is shared here."""
+
+    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
+        """See :class:`PromptReuse`."""
+        return None
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`PromptReuse`; arrays went with their entries, to MLX's own reserve."""

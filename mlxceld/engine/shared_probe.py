@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.probe import STEPS, alone, decode, difference, tolerance
+from mlxceld.engine.thresholds import longest, lowered, thresholds
 from mlxceld.kv import paged_rows, row_caches, shared_attention
 from mlxceld.kv.pool import BlockPool
 from mlxceld.kv.shared_prefix import SharedPrefix
@@ -62,6 +63,28 @@ def probe_sharing(
     ``module`` is an mlx-lm model with pageable caches only, whose attention is installed;
     ``shapes`` and ``block_size`` are its pool's.
     """
+    ways = (False, True)
+    verdict = _probe(module, vocab_size, shapes, block_size, ways)
+    found = thresholds(module)
+    if not (found and verdict.works):
+        return verdict
+    with lowered(found):
+        low = _probe(module, vocab_size, shapes, block_size, ways[verdict.gathers :])
+    if low.gathers and not verdict.gathers:
+        verdict = _probe(module, vocab_size, shapes, block_size, ways[1:])
+    reason = low.reason and f"past {longest(found)} tokens: {low.reason}"
+    reasons = "; ".join(filter(None, (verdict.reason, reason)))
+    return SharingVerdict(verdict.works and low.works, low.gathers, reasons)
+
+
+def _probe(
+    module: Any,
+    vocab_size: int,
+    shapes: Seq[LayerShape],
+    block_size: int,
+    ways: Seq[bool],
+) -> SharingVerdict:
+    """The first of ``ways``, by whether rows are gathered, that changes no row."""
     # Long blocks would make the probe long; what is read does not depend on their size.
     size = min(block_size, 16)
     rng = random.Random(_SEED)  # noqa: S311 - any fixed tokens do
@@ -81,7 +104,7 @@ def probe_sharing(
     blocks = pool.seal(paged_rows.keys_and_values(row), 0, len(starts[0])) or []
     tables = [blocks[: len(start) // size] for start in starts]
     reasons = []
-    for gathers in (False, True):
+    for gathers in ways:
         name = "gathering them" if gathers else "reading blocks in place"
         try:
             together = _together(module, pool, tables, prompts, forced, gathers=gathers)
