@@ -361,10 +361,10 @@ class EngineCore:
 
     def _until_cut(self, sequence: Sequence) -> int:
         """Tokens of a sequence to where its next chunk has to end at the latest."""
-        generating = sequence.resumed and sequence.prefilled >= len(sequence.prompt) - 1
-        if self.verdict.fixed_chunks and generating:
-            # It had to make way; these tokens were computed one by one before.
-            return min(1, sequence.prefill_left)
+        if self.verdict.fixed_chunks and sequence.resumed:
+            # It had to make way; the tokens of its answer were computed one by one before.
+            prompt_left = len(sequence.prompt) - 1 - sequence.prefilled
+            return min(max(1, prompt_left), sequence.prefill_left)
         return sharing.until_shared(sequence)
 
     def _fall_back(self, error: SharingError) -> None:

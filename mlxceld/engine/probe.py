@@ -141,7 +141,7 @@ def _probe(module: Any, vocab_size: int, lengths: Seq[int]) -> BatchVerdict:
         try:
             together = _together(module, prompts, forced, padded=padded)
         except Exception as error:
-            reasons.append(f"{name} raised {type(error).__name__}: {str(error).splitlines()[:1]}")
+            reasons.append(f"{name} raised {type(error).__name__}: {first_line(error)}")
             continue
         worst = max(difference(a, b) for a, b in zip(singles, together, strict=True))
         if worst <= limit:
@@ -224,6 +224,11 @@ def decode(
         for i in range(len(inputs)):
             seen[i].append(logits[i])
     return [mx.stack(rows) for rows in seen]
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an exception says."""
+    return (str(error).splitlines() or [""])[0]
 
 
 def difference(a: mx.array, b: mx.array) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlxceld.engine.prefill import run_chunk
-from mlxceld.engine.probe import STEPS, alone, decode, difference, tolerance
+from mlxceld.engine.probe import STEPS, alone, decode, difference, first_line, tolerance
 from mlxceld.engine.thresholds import longest, lowered, thresholds
 from mlxceld.kv import paged_rows, row_caches, shared_attention
 from mlxceld.kv.pool import BlockPool
@@ -109,7 +109,7 @@ def _probe(
         try:
             together = _together(module, pool, tables, prompts, forced, gathers=gathers)
         except Exception as error:
-            reasons.append(f"{name} raised {type(error).__name__}: {str(error).splitlines()[:1]}")
+            reasons.append(f"{name} raised {type(error).__name__}: {first_line(error)}")
             continue
         worst = max(difference(a, b) for a, b in zip(singles, together, strict=True))
         if worst <= limit:
