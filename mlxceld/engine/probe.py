@@ -38,7 +38,7 @@ STEPS = 3
 """Forced tokens that each row decodes after its prompt."""
 
 _LONGEST_ROW = 1024
-"""A length at which attention changes and that cannot be lowered is passed by a row up to this."""
+"""A length at which attention changes and that cannot be lowered is passed by rows up to this."""
 
 _SEED = 20240229
 _RELATIVE = 1e-4
@@ -91,8 +91,8 @@ def probe(module: Any, vocab_size: int) -> BatchVerdict:
     found = thresholds(module)
     lengths = list(LENGTHS)
     if found and (most := longest(found)) > max(LENGTHS) and _is_deaf(module, vocab_size, found):
-        # Whatever it is, it is read elsewhere, or not at all.
-        lengths += [most + 20] if most <= _LONGEST_ROW else []
+        # Whatever it is, it is read elsewhere, or not at all. The longest row has no padding.
+        lengths += [most + 20, most + 57] if most <= _LONGEST_ROW else []
     verdict = _probe(module, vocab_size, lengths)
     if found and verdict.batched_decode:
         with lowered(found):
