@@ -25,6 +25,7 @@ from mlxceld.engine.reuse import PromptReuse
 from mlxceld.engine.sampling import RowSampler
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
+from mlxceld.engine.shared_reading import SharedReading
 from mlxceld.kv import memory, row_caches
 from mlxceld.kv.shared_attention import SharingError
 
@@ -81,21 +82,24 @@ class EngineCore:
             grouped_prefill=verdict.batched_decode,
         )
         self._batch = DecodeBatch(model.module, reuse, batched=verdict.batched_decode)
-        self._chunks = (
-            ChunkSize(_THEIR_CHUNK, fixed=True)
-            if verdict.fixed_chunks
-            else ChunkSize(limits.prefill_chunk)
-        )
+        self._limits = limits
+        self._chunks = self._chunk_size()
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
         self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
         self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
+        self._shared_reading = SharedReading(reuse, self._batch, self.sequences)
         self._answers = Answers(model.text, recorder)
         # Handed over earlier, the event loop and this thread would contend for the interpreter.
         self._batch.before_start = self._answers.hand_over
         self._endings = Endings(
             self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
         )
+
+    def _chunk_size(self) -> ChunkSize:
+        if self.verdict.fixed_chunks:
+            return ChunkSize(_THEIR_CHUNK, fixed=True)
+        return ChunkSize(self._limits.prefill_chunk)
 
     @property
     def _reads_together(self) -> bool:
@@ -200,6 +204,18 @@ class EngineCore:
         """Finish the step in flight and store what has ended: caches may be changed then."""
         self._break_pipeline()
         self._answers.hand_over()
+
+    def obey(self, verdict: BatchVerdict) -> None:
+        """Batch by a new verdict, and read shared blocks as reuse has it now; after :meth:`pause`.
+
+        Rows that are in a batch stay there.
+        """
+        before, self.verdict = self.verdict, verdict
+        if verdict.fixed_chunks != before.fixed_chunks:
+            self._chunks = self._chunk_size()
+        self._batch.batched = self._scheduler.grouped_prefill = verdict.batched_decode
+        self._scheduler.padded_prefill = verdict.padded_prefill
+        self._shared_reading.apply()
 
     def give_back(self) -> None:
         """Return memory after entries have gone; after :meth:`pause`."""
@@ -352,7 +368,8 @@ class EngineCore:
         try:
             run_chunk(self._model.module, caches, parts)
         except SharingError as error:
-            self._fall_back(error)
+            self._break_pipeline()
+            self._shared_reading.fall_back(error)
             return self._run_chunk(group, chunk, streaming=streaming)
         self._recorder.steps += 1
         seconds = self._clock() - started
@@ -366,33 +383,6 @@ class EngineCore:
             prompt_left = len(sequence.prompt) - 1 - sequence.prefilled
             return min(max(1, prompt_left), sequence.prefill_left)
         return sharing.until_shared(sequence)
-
-    def _fall_back(self, error: SharingError) -> None:
-        """Read shared blocks in the next best way from now on, all that runs included."""
-        self._break_pipeline()
-        self._reuse.fall_back(str(error))
-        self._read_as_told()
-
-    def obey(self, verdict: BatchVerdict) -> None:
-        """Batch by a new verdict, and read shared blocks as reuse has it now; after :meth:`pause`.
-
-        Rows that are in a batch stay there.
-        """
-        self.verdict = verdict
-        self._batch.batched = self._scheduler.grouped_prefill = verdict.batched_decode
-        self._scheduler.padded_prefill = verdict.padded_prefill
-        self._read_as_told()
-
-    def _read_as_told(self) -> None:
-        """Let all that runs read shared blocks as reuse has it now. No step is in flight."""
-        if not self._reuse.reads_together:
-            decoding = [row for row in self._batch.rows if row.table]
-            self._batch.leave(decoding, lambda _: True)
-            for sequence in self.sequences():
-                self._reuse.page_in(sequence)
-            for row in decoding:
-                self._batch.join([row], None)
-        self._batch.find_prefixes()
 
     def _start_decoding(self, sequences: list[Sequence], caches: row_caches.Caches | None) -> None:
         """Let prefilled sequences into the batch; ``caches`` are theirs where they were merged."""
@@ -429,7 +419,8 @@ class EngineCore:
         try:
             step = self._batch.launch()
         except SharingError as error:
-            self._fall_back(error)
+            self._break_pipeline()
+            self._shared_reading.fall_back(error)
             return self._launch()
         step.launch_seconds = self._clock() - started
         self._recorder.steps += 1

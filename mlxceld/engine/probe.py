@@ -128,6 +128,8 @@ def _probe(module: Any, vocab_size: int, lengths: Seq[int]) -> BatchVerdict:
         # One row tells whether cuts matter.
         prompts, forced, last = [prompts[last]], [forced[last]], 0
     singles = [alone(module, p, f) for p, f in zip(prompts, forced, strict=True)]
+    if not all(_all_numbers(row) for row in singles):
+        return BatchVerdict(False, False, "the model's logits are not numbers")
     again = alone(module, prompts[last], forced[last], chunk=CHUNK // 3)
     noise = difference(singles[last], again)
     if reason := cuts_matter(module, singles, noise):
@@ -260,6 +262,11 @@ def cuts_matter(module: Any, singles: list[mx.array], noise: float) -> str:
     if noise <= most:
         return ""
     return f"cutting a prompt into other chunks moves its logits by {noise:.2g} (limit {most:.2g})"
+
+
+def _all_numbers(logits: mx.array) -> bool:
+    """Whether no logit is NaN; minus infinity stands for tokens that a model never gives."""
+    return not bool(mx.any(mx.isnan(logits)).item())
 
 
 def _spread(singles: list[mx.array]) -> float:
