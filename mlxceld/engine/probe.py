@@ -94,7 +94,7 @@ def probe(module: Any, vocab_size: int) -> BatchVerdict:
         # Whatever it is, it is read elsewhere, or not at all. The longest row has no padding.
         lengths += [most + 20, most + 57] if most <= _LONGEST_ROW else []
     verdict = _probe(module, vocab_size, lengths)
-    if found and verdict.batched_decode:
+    if found and not verdict.fixed_chunks:
         with lowered(found):
             low = _probe(module, vocab_size, LENGTHS)
         passed = f"past {longest(found)} tokens: "

@@ -169,6 +169,15 @@ async def test_gemma2_runs_in_batches(odd_model: Load) -> None:
     await _equal(harness, [[*shared, *random_prompt(61 + i, 9 + i)] for i in range(3)])
 
 
+async def test_prompts_of_one_length_where_caches_have_no_batched_form(odd_model: Load) -> None:
+    """llama4's attention in chunks: they are not computed together either."""
+    model = odd_model("llama4")
+    verdict = probe(model.module, 256)
+    assert verdict.mode == "rows"
+    harness = CoreHarness(model, verdict=verdict)
+    await _equal(harness, [random_prompt(80 + i, 20) for i in range(3)])
+
+
 async def test_a_model_that_feels_how_a_prompt_is_cut(odd_model: Load) -> None:
     """phi3small adds its mask instead of applying it, and cuts attention by a chunk's blocks."""
     model = odd_model("phi3small")
