@@ -97,8 +97,9 @@ def probe(module: Any, vocab_size: int) -> BatchVerdict:
     if found and not verdict.fixed_chunks:
         with lowered(found):
             low = _probe(module, vocab_size, LENGTHS)
-        passed = f"past {longest(found)} tokens: "
-        verdict = verdict.and_also(replace(low, reason=low.reason and passed + low.reason))
+        if low.reason and low.reason != verdict.reason:
+            low = replace(low, reason=f"past {longest(found)} tokens: {low.reason}")
+        verdict = verdict.and_also(low)
     return verdict
 
 
