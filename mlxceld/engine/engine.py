@@ -24,6 +24,7 @@ from mlxceld.engine.orders import StoreOrders
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
+from mlxceld.engine.verdict_file import VerdictFile
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
@@ -222,14 +223,18 @@ class Engine(StoreOrders):
         try:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
+            from mlxceld.engine.checks import Checks
             from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_stores
 
             settings = self._settings
             budget, capacities = plan_stores(model, settings, self._given, self._whole)
             self._publisher.capacities = capacities
-            reuse = make_reuse(model, settings, budget, self._whole, self._trace.emit, self._clock)
+            self._checks = checks = Checks(model, settings, VerdictFile(settings.state_dir))
+            reuse = make_reuse(
+                model, settings, budget, self._whole, self._trace.emit, self._clock, checks
+            )
             self._core, status = make_core(
-                model, settings, budget, reuse, self._publisher.recorder, self._clock
+                model, settings, budget, reuse, self._publisher.recorder, self._clock, checks
             )
             self._reuse = reuse
             self._publisher.reuse = reuse
@@ -237,6 +242,7 @@ class Engine(StoreOrders):
             if self._settings.prompt_cache.enabled:
                 self._check_reuse(model, self._core, reuse)
             else:
+                checks.keep()
                 self._model, self._publisher.model = model, status
             self._prefetcher = make_prefetcher(
                 model, settings, budget, reuse, self._core.sequences, self._power
@@ -293,9 +299,21 @@ class Engine(StoreOrders):
         else:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
+        self._note_sharing()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
         if core.all_stored:
             self._publisher.recorder.write_lines()
+
+    def _note_sharing(self) -> None:
+        """Tell and keep that shared blocks are read in another way than a check had found."""
+        model, checks, reuse = self._model, self._checks, self._reuse
+        sharing = None if reuse is None else reuse.sharing
+        if model is None or checks is None or sharing is None:
+            return
+        if sharing.mode != model.status.sharing:
+            checks.sharing_failed(sharing)
+            status = replace(model.status, sharing=sharing.mode, sharing_reason=sharing.reason)
+            self._model, self._publisher.model = replace(model, status=status), status
 
     def _tidy(self, core: EngineCore) -> None:
         """Give memory back and recount what is stored, once after work.
@@ -372,7 +390,7 @@ class Engine(StoreOrders):
         Without the latter the process aborts at exit.
         """
         failed = self._state is EngineState.FAILED
-        self._core = self._model = self._reuse = self._publisher.reuse = None
+        self._core = self._model = self._reuse = self._publisher.reuse = self._checks = None
         self._prefetcher = None
         with self._inbox.lock:
             asked = self._inbox.take_now()

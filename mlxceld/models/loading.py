@@ -13,7 +13,7 @@ from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlxceld.config.units import readable_bytes
-from mlxceld.models import cpu_activations, cpu_rope
+from mlxceld.models import batch_masks, cpu_activations, cpu_rope
 from mlxceld.models.cache_kinds import classify, count_kinds
 from mlxceld.models.errors import ModelError, one_line
 from mlxceld.models.folder import ModelFolder, check_folder
@@ -74,6 +74,7 @@ def _load(folder: ModelFolder, progress: Progress) -> LoadedModel:
     module.eval()
     cpu_activations.install(module)
     cpu_rope.install(module)
+    batch_masks.install(module)
     _read_weights(module, progress)
     progress("loading tokenizer")
     tokenizer = mlx_lm_utils.load_tokenizer(
