@@ -31,7 +31,8 @@ class ModelStatus:
     ``layer_caches`` counts the model's caches by kind (pageable, windowed, recurrent, composite,
     opaque); ``batching`` is the batch probe's verdict with, in ``batching_reason``, why it is not
     "full". ``reuse`` is how prompts are reused: blocks, snapshots, whole prefixes, or not at all,
-    with, in ``reuse_reason``, what the self-check found wrong.
+    with, in ``reuse_reason``, what the self-check found wrong. ``template_steps`` are the steps by
+    which conversations are fitted to the chat template, and what each does.
     """
 
     id: str
@@ -49,6 +50,7 @@ class ModelStatus:
     loaded_at: float
     reuse: str = ""
     reuse_reason: str = ""
+    template_steps: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxceld.models.chat import prepare_messages
+from mlxceld.models.chat import prepare
 from mlxceld.models.errors import ChatTemplateError
 from mlxceld.models.text import TextCodec
 from tiny_models import DEFAULT_TEMPLATE
@@ -22,14 +22,15 @@ SMOLLM_TEMPLATE = (
 )
 
 
-def prepared(*messages: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-    return prepare_messages(messages, **options)
+def prepared(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    return prepare(messages).messages
 
 
-def test_developer_becomes_system_unless_the_template_knows_it() -> None:
-    message = {"role": "developer", "content": "x"}
-    assert prepared(message)[0]["role"] == "system"
-    assert prepared(message, knows_developer=True)[0]["role"] == "developer"
+def test_developer_becomes_system_unless_the_template_knows_it(make_codec: MakeCodec) -> None:
+    messages = [{"role": "developer", "content": "x"}, {"role": "user", "content": "y"}]
+    assert "<|im_start|>system\nx" in make_codec(DEFAULT_TEMPLATE).render_chat(messages).text
+    knows = DEFAULT_TEMPLATE + "{#- takes developer messages #}"
+    assert "<|im_start|>developer\nx" in make_codec(knows).render_chat(messages).text
 
 
 def test_content_becomes_text() -> None:
@@ -77,7 +78,7 @@ def test_the_given_messages_are_left_alone() -> None:
         },
     ]
     before = copy.deepcopy(messages)
-    prepare_messages(messages)
+    prepare(messages)
     assert messages == before
 
 
