@@ -79,8 +79,8 @@ class ControlTokens:
 
     They are its special tokens, and added ones that look like some (``<|…|>``); not the markers
     of thinking, which clients send back within texts and templates look for there. ``tokenizer``
-    is mlx-lm's TokenizerWrapper. ``written`` is the template's source. Not thread-safe but for
-    :meth:`guard`.
+    is mlx-lm's TokenizerWrapper; ``written`` is the template's source. May be used from any
+    thread.
     """
 
     def __init__(self, tokenizer: Any, written: str = "") -> None:
@@ -101,15 +101,15 @@ class ControlTokens:
         self._added_pattern = _any_of([str(entry.content) for entry in added])
         self._lock = threading.Lock()
         self._copy: _Renamed | None = None
-        self._can_copy = getattr(tokenizer, "backend_tokenizer", None) is not None
-        if self._names and not self._can_copy:
-            log.warning("control tokens in texts steer the model: its tokenizer is not a fast one")
+        self._can_rename = _can_rename(getattr(tokenizer, "backend_tokenizer", None), self._names)
+        if self._names and not self._can_rename:
+            log.warning("control tokens in texts steer the model: its tokenizer cannot be copied")
 
     def guard(
         self, conversation: Conversation, arguments: Mapping[str, Any] | None = None
     ) -> Guard | None:
         """A guard for the control tokens in a conversation's texts, None where there are none."""
-        if not self._names or not self._can_copy:
+        if not self._names or not self._can_rename:
             return None
         texts = [conversation.messages, conversation.tools]
         texts += [value for value in (arguments or {}).values() if not isinstance(value, str)]
@@ -134,17 +134,14 @@ class ControlTokens:
             for match in self._pattern.finditer(text, start, end):
                 yield match[0]
 
-    def renamed(self, rendering: str, guard: Guard) -> tuple[Any, str]:
-        """A tokenizer and the text to encode with it, for a rendering under a guard.
-
-        The ids are the original tokenizer's.
-        """
+    def encode(self, rendering: str, guard: Guard) -> list[int]:
+        """The ids of a rendering under a guard: names put back are text, all others tokens."""
         with self._lock:
             while self._copy is None or self._copy.prefix in rendering:
                 self._copy = _Renamed(self._tokenizer, self._names)
-            found = self._copy
-        own = self._added_pattern.sub(lambda m: found.names.get(m[0], m[0]), rendering)
-        return found.tokenizer, guard.reveal(own)
+            names = self._copy.names
+            own = self._added_pattern.sub(lambda m: names.get(m[0], m[0]), rendering)
+            return self._copy.encode(guard.reveal(own))
 
 
 class _Renamed:
@@ -163,8 +160,12 @@ class _Renamed:
         backend = inner.backend_tokenizer
         description = json.loads(backend.to_str())
         _rename(description, self.names)
-        self.tokenizer = copy.copy(inner)
-        self.tokenizer._tokenizer = Tokenizer.from_str(json.dumps(description))
+        self._tokenizer = copy.copy(inner)
+        self._tokenizer._tokenizer = Tokenizer.from_str(json.dumps(description))
+
+    def encode(self, text: str) -> list[int]:
+        """The ids that the original has for the tokens by their new names, and for all else."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def _rename(description: dict[str, Any], names: Mapping[str, str]) -> None:
@@ -181,6 +182,18 @@ def _rename(description: dict[str, Any], names: Mapping[str, str]) -> None:
         model["vocab"] = [[names.get(token, token), score] for token, score in vocabulary]
     if model.get("unk_token") is not None:
         model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+
+
+def _can_rename(backend: Any, names: list[str]) -> bool:
+    """Whether a fast tokenizer would read the tokens by any name, as they are written."""
+    if backend is None:
+        return False
+    normalizer = backend.normalizer
+    return normalizer is None or not any(
+        entry.normalized and normalizer.normalize_str(entry.content) != entry.content
+        for entry in backend.get_added_tokens_decoder().values()
+        if entry.content in names
+    )
 
 
 def _any_of(names: list[str]) -> re.Pattern[str]:

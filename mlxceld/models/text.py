@@ -222,8 +222,7 @@ class TextCodec:
         # The template writes the special tokens itself.
         if rendering.guard is None:
             return self._encode(rendering.text, False)
-        tokenizer, text = self._control_tokens.renamed(rendering.text, rendering.guard)
-        return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
+        return self._control_tokens.encode(rendering.text, rendering.guard)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # verbose=False: how long a prompt may be is the engine's to say, not a log line's.

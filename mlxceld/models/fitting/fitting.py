@@ -87,23 +87,37 @@ def find_fitting(render: ProbeRender, *, knows_developer: bool) -> Fitting:
     A probe fails where the template refuses it, or where a text of it is missing from the
     rendering or out of order. A step is taken only if a probe fails without it and holds with it.
     ``knows_developer`` says whether the template names that role: one that writes any role by its
-    name would show its model one that it was never trained on.
+    name would show its model one that it was never trained on. A ChatTemplateError of ``render``,
+    which is not the template's own, ends the search.
     """
     names = frozenset() if knows_developer else frozenset({"developer_as_system"})
     unshown: list[str] = []
     for probe in probes(knows_developer=knows_developer):
-        for remedy in ((), *probe.remedies):
-            if _holds(probe, names.union(remedy), render):
-                names = names.union(remedy)
-                break
-        else:
+        try:
+            found = _remedy(probe, names, render)
+        except ChatTemplateError as error:
+            log.warning("the chat template cannot be probed: %s", error)
+            break
+        if found is None:
             unshown.append(probe.about)
+        else:
+            names = found
     return Fitting(ordered(names), tuple(unshown))
+
+
+def _remedy(probe: Probe, names: frozenset[str], render: ProbeRender) -> frozenset[str] | None:
+    """The steps with which a probe holds: ``names``, if they do, or those and as few as do it."""
+    for remedy in ((), *probe.remedies):
+        if _holds(probe, names.union(remedy), render):
+            return names.union(remedy)
+    return None
 
 
 def _holds(probe: Probe, names: frozenset[str], render: ProbeRender) -> bool:
     try:
         text = render(apply(ordered(names), probe.conversation), probe.generation)
+    except ChatTemplateError:
+        raise
     except Exception as error:
         log.debug("probing the chat template, %s: %s", probe.about, error)
         return False

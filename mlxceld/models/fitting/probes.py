@@ -107,8 +107,9 @@ def _call_probes() -> Iterable[Probe]:
     call = _calling(_call(TOOL, {_KEY: _text("v")}))
     result = _result("r")
     shown = ((_text("a"), TOOL), (_text("a"), _text("v")))
-    forms = _subsets("arguments_as_text", "no_text_beside_calls", "short_call_ids") + _subsets(
-        "numbered_call_ids", "arguments_as_text", "no_text_beside_calls"
+    forms = (
+        *_subsets("arguments_as_text", "short_call_ids"),
+        *_subsets("numbered_call_ids", "arguments_as_text"),
     )
     yield _with_tools("calls", [asked, call], shown, (*forms, ("calls_in_words",)), False)
     yield _with_tools(
@@ -160,12 +161,6 @@ def _call_probes() -> Iterable[Probe]:
         [asked, {**call, "content": _text("b")}, result],
         ((_text("a"), _text("b"), _text("r")), (_text("v"), _text("r"))),
         (("text_before_calls",),),
-    )
-    yield _with_tools(
-        "reasoning beside calls",
-        [asked, {**call, "reasoning_content": _text("b")}, result],
-        ((_text("a"), _text("b"), _text("r")),),
-        (("reasoning_aliases",),),
     )
 
 

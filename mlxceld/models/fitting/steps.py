@@ -28,11 +28,6 @@ STEPS: tuple[Step, ...] = (
         system_texts.developer_as_system,
     ),
     Step(
-        "reasoning_aliases",
-        "reasoning of earlier turns also under the names thinking and reasoning",
-        tool_calls.reasoning_aliases,
-    ),
-    Step(
         "fill_tools",
         "tools get an empty description and empty parameters where they have none",
         tool_fields.fill_tools,
@@ -106,11 +101,6 @@ STEPS: tuple[Step, ...] = (
         tool_calls.numbered_call_ids,
     ),
     Step(
-        "no_text_beside_calls",
-        "content is null rather than empty beside calls",
-        tool_calls.no_text_beside_calls,
-    ),
-    Step(
         "wrap_unread_arguments",
         "arguments that are no JSON object stand as text in one",
         arguments.wrap_unread_arguments,
@@ -136,7 +126,6 @@ LAST_RESORT = (
     "wrap_unread_arguments",
     "arguments_as_text",
     "short_call_ids",
-    "no_text_beside_calls",
     "text_before_calls",
     "system_into_user",
     "results_in_words",

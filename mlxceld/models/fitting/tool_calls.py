@@ -65,18 +65,6 @@ def text_before_calls(conversation: Conversation) -> Conversation:
     return conversation.with_messages(split)
 
 
-def no_text_beside_calls(conversation: Conversation) -> Conversation:
-    """A turn that is nothing but calls has no content, rather than an empty one."""
-    return conversation.with_messages(
-        [
-            {**message, "content": None}
-            if message.get("tool_calls") and not message["content"]
-            else message
-            for message in conversation.messages
-        ]
-    )
-
-
 def name_results(conversation: Conversation) -> Conversation:
     """The result of a tool has the tool's name."""
     names: dict[Any, Any] = {}
@@ -148,15 +136,3 @@ def _nine(given: str) -> str:
         number, letter = divmod(number, len(_LETTERS))
         letters.append(_LETTERS[letter])
     return "".join(letters)
-
-
-def reasoning_aliases(conversation: Conversation) -> Conversation:
-    """Reasoning of earlier turns stands under the other names, too, that templates have for it."""
-    return conversation.with_messages(
-        [
-            {"thinking": thought, "reasoning": thought, **message}
-            if (thought := message.get("reasoning_content"))
-            else message
-            for message in conversation.messages
-        ]
-    )
