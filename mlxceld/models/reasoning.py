@@ -99,9 +99,7 @@ def template_variables(source: str) -> frozenset[str]:
 def renderer_variables(renderer: Callable[..., Any]) -> frozenset[str]:
     """Those of our variables that a template in the form of a Python function takes.
 
-    It names them as parameters, or looks them up by name among those that it does not name.
+    Its parameters, and ``enable_thinking``, which mlx-lm gives to each, by the name that it has.
     """
-    code = getattr(renderer, "__code__", None)
     parameters = inspect.signature(renderer).parameters
-    looked_up = [name for name in code.co_consts if isinstance(name, str)] if code else []
-    return frozenset(_VARIABLES & {*parameters, *looked_up})
+    return frozenset({"enable_thinking", *parameters} & _VARIABLES)
