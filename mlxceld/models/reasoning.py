@@ -66,6 +66,8 @@ def reasoning_kwargs(
         if wanted is not None:
             arguments.update({name: wanted for name in _SWITCHES if name in variables})
         effort = request.effort if wanted is not False else "none"
+        if wanted and effort == "none":
+            effort = None
         if effort is not None and "reasoning_effort" in variables:
             arguments["reasoning_effort"] = _LEVELS.get(effort, effort)
         if "thinking_budget" in variables:

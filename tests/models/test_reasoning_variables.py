@@ -42,7 +42,7 @@ def off(effort: str) -> ReasoningRequest:
         (ReasoningRequest(enabled=True, budget_tokens=2000), True, None, 2000),
         (ReasoningRequest(effort="high", budget_tokens=2000), True, "high", 2000),
         (ReasoningRequest(effort="high", enabled=False), False, "low", 0),
-        (ReasoningRequest(effort="none", enabled=True), True, "low", 0),
+        (ReasoningRequest(effort="none", enabled=True), True, None, None),
     ],
 )
 def test_what_each_wish_becomes(
