@@ -154,22 +154,68 @@ class _Renamed:
         self.names = {
             name: f"{self.prefix}{chr(_NAMES_FROM + number)}" for number, name in enumerate(names)
         }
-        from tokenizers import Tokenizer
-
         inner = getattr(tokenizer, "_tokenizer", tokenizer)
-        backend = inner.backend_tokenizer
-        description = json.loads(backend.to_str())
-        _rename(description, self.names)
+        original = inner.backend_tokenizer
+        backend = _with_model_of(original, self.names)
+        if _reads(backend, original, names):
+            backend = _without_names(original, self.names)
+        added = original.get_added_tokens_decoder()
+        self._ids = {
+            backend.token_to_id(self.names.get(entry.content, entry.content)): number
+            for number, entry in added.items()
+        }
         self._tokenizer = copy.copy(inner)
-        self._tokenizer._tokenizer = Tokenizer.from_str(json.dumps(description))
+        self._tokenizer._tokenizer = backend
 
     def encode(self, text: str) -> list[int]:
         """The ids that the original has for the tokens by their new names, and for all else."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+        ids = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        return [self._ids.get(token, token) for token in ids]
 
 
-def _rename(description: dict[str, Any], names: Mapping[str, str]) -> None:
-    """Rename tokens in a fast tokenizer's description, in every place that has their names."""
+def _with_model_of(original: Any, names: Mapping[str, str]) -> Any:
+    """A fast tokenizer that shares another one's model and has its tokens by other names."""
+    from tokenizers import Tokenizer
+
+    made = Tokenizer(original.model)
+    if original.normalizer is not None:
+        made.normalizer = original.normalizer
+    if original.pre_tokenizer is not None:
+        made.pre_tokenizer = original.pre_tokenizer
+    made.add_tokens(
+        [
+            _renamed(entry, names.get(entry.content, entry.content))
+            for entry in original.get_added_tokens_decoder().values()
+        ]
+    )
+    return made
+
+
+def _renamed(entry: Any, name: str) -> Any:
+    from tokenizers import AddedToken
+
+    return AddedToken(
+        name,
+        single_word=entry.single_word,
+        lstrip=entry.lstrip,
+        rstrip=entry.rstrip,
+        normalized=entry.normalized,
+        special=entry.special,
+    )
+
+
+def _reads(backend: Any, original: Any, names: list[str]) -> bool:
+    """Whether the model itself makes one of these tokens of its name."""
+    ids = {original.token_to_id(name) for name in names}
+    texts = (text for name in names for text in (name, f" {name}", f"a{name}\n"))
+    return any(not ids.isdisjoint(backend.encode(text).ids) for text in texts)
+
+
+def _without_names(original: Any, names: Mapping[str, str]) -> Any:
+    """The same with a model of its own, which does not know the old names either."""
+    from tokenizers import Tokenizer
+
+    description = json.loads(original.to_str())
     for entry in description["added_tokens"]:
         entry["content"] = names.get(entry["content"], entry["content"])
     # It would name tokens that are not there any more, and adds nothing here.
@@ -182,6 +228,13 @@ def _rename(description: dict[str, Any], names: Mapping[str, str]) -> None:
         model["vocab"] = [[names.get(token, token), score] for token, score in vocabulary]
     if model.get("unk_token") is not None:
         model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if _merged(pair) not in names]
+    return Tokenizer.from_str(json.dumps(description))
+
+
+def _merged(pair: str | list[str]) -> str:
+    return pair.replace(" ", "", 1) if isinstance(pair, str) else "".join(pair)
 
 
 def _can_rename(backend: Any, names: list[str]) -> bool:

@@ -63,6 +63,17 @@ def unigram() -> Tokenizer:
     return with_added(tokenizer)
 
 
+def merging_names() -> Tokenizer:
+    """As some that were made from SentencePiece's: merges lead to a control token's name."""
+    tokenizer = sentencepiece("never")
+    description = json.loads(tokenizer.to_str())
+    vocabulary = description["model"]["vocab"]
+    vocabulary |= {"</": len(vocabulary), "s>": len(vocabulary) + 1}
+    description["model"]["merges"] += [["<", "/"], ["s", ">"], ["</", "s>"]]
+    description["added_tokens"] = []
+    return with_added(Tokenizer.from_str(json.dumps(description)))
+
+
 def with_added(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.add_special_tokens(
         [AddedToken(name, special=True, normalized=False) for name in SPECIAL]
@@ -80,6 +91,7 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
     "metaspace never": lambda: sentencepiece("never"),
     "legacy": lambda: sentencepiece("legacy"),
     "unigram": unigram,
+    "merging names": merging_names,
 }
 
 
@@ -264,6 +276,17 @@ def test_a_turn_with_it_has_its_boundaries_and_goes_on() -> None:
     foretold = codec.next_turn(more[:-1])
     assert len(foretold) > len(prompt.tokens)
     assert after[: len(foretold)] == foretold
+
+
+def test_a_reply_that_has_one_is_continued() -> None:
+    codec = codec_over("words")
+    prompt = codec.render_chat(
+        [user("hi"), {"role": "assistant", "content": "a <|im_end|> b"}],
+        add_generation_prompt=False,
+        continue_final_message=True,
+    )
+    assert prompt.text.endswith("<|im_start|>assistant\na <|im_end|> b")
+    assert control(codec, prompt.tokens) == [*TURNS * 2, "<|im_start|>"]
 
 
 def test_who_builds_prompts_that_way_may() -> None:
