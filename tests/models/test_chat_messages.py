@@ -182,3 +182,27 @@ def test_the_signature_depends_on_the_template(make_codec: MakeCodec) -> None:
     one = make_codec(DEFAULT_TEMPLATE).template_signature()
     assert one == make_codec(DEFAULT_TEMPLATE).template_signature(tools=[])
     assert one != make_codec(SMOLLM_TEMPLATE).template_signature()
+
+
+@pytest.mark.parametrize("given", [{}, {"arguments": None}, {"arguments": ""}, {"arguments": {}}])
+def test_absent_arguments_are_an_empty_object(given: dict[str, Any]) -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", **given}}]
+    (message,) = prepared({"role": "assistant", "tool_calls": calls})
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": {}}
+
+
+def test_calls_results_and_refusals_in_other_forms() -> None:
+    messages = prepared(
+        {"role": "assistant", "tool_calls": [{"id": "1", "name": "f", "arguments": "{}"}]},
+        {"role": "function", "name": "f", "content": None},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}, {"text": "x"}]},
+    )
+    assert messages[0]["tool_calls"] == [{"id": "1", "function": {"name": "f", "arguments": {}}}]
+    assert messages[1] == {"role": "tool", "name": "f", "content": ""}
+    assert messages[2]["content"] == "No.\nx"
+
+
+@pytest.mark.parametrize("call", ["f", {"id": "1"}, {"function": "f"}])
+def test_a_call_without_a_function_is_named(call: Any) -> None:
+    with pytest.raises(ChatTemplateError, match=r"messages\[0\]\.tool_calls\[0\] has no function"):
+        prepared({"role": "assistant", "tool_calls": [call]})
