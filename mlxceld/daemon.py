@@ -127,7 +127,11 @@ def load_model(settings: Settings) -> Callable[[Callable[[str], None]], LoadedMo
         with file_limit_kept():
             from mlxceld.models import loading
 
-        return loading.load_model(folder, progress=progress)
+        return loading.load_model(
+            folder,
+            progress=progress,
+            special_tokens_in_text=settings.special_tokens_in_text,
+        )
 
     return load
 

@@ -117,5 +117,9 @@ async def post_drain(request: web.Request, change: Change) -> web.Response:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """A model's status as JSON: its mapping of cache kinds may be of any Mapping type."""
-    return {**values, "layer_caches": dict(values["layer_caches"])}
+    """A model's status as JSON: its mappings may be of any Mapping type."""
+    return {
+        **values,
+        "layer_caches": dict(values["layer_caches"]),
+        "template_steps": dict(values["template_steps"]),
+    }

@@ -18,6 +18,7 @@ from mlxceld.models.boundaries import Boundary, common_prefix
 from mlxceld.models.calls import HERMES
 from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
+from mlxceld.models.fitting.tool_fields import without_nulls
 from mlxceld.models.grammar import GrammarError, JsonGrammar
 from mlxceld.models.reasoning import ReasoningRequest, reasoning_kwargs
 from mlxceld.models.text import RenderedPrompt, TextCodec
@@ -210,7 +211,7 @@ def _call_schema(tools: Sequence[Mapping[str, Any]], choice: object) -> dict[str
     definitions: dict[str, Any] = {}
     forms = []
     for number, tool in enumerate(tools):
-        function = tool["function"]
+        function = without_nulls(tool)["function"]
         if named not in (None, function["name"]):
             continue
         key = f"tool{number}"

@@ -321,6 +321,13 @@ class Settings:
         help="Drop the known lines that clients change with every request from the system text.",
         section="Serving",
     )
+    special_tokens_in_text: bool = setting(
+        kinds.BoolKind(),
+        default=False,
+        help="Let control tokens such as <|im_end|> in the texts of a conversation steer the model;"
+        " else they are text like any other. Raw prompts may always have them.",
+        section="Serving",
+    )
     admin: AdminSettings = field(default_factory=AdminSettings)
     log: LogSettings = field(default_factory=LogSettings)
     responses: ResponsesSettings = field(default_factory=ResponsesSettings)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxceld.models.boundaries import Boundary, BoundaryFinder
-from mlxceld.models.chat import ChatRenderer
+from mlxceld.models.chat import ChatRenderer, Rendering
+from mlxceld.models.control_tokens import ControlTokens
 from mlxceld.models.detokenizer import (
     ByteDetokenizer,
     Detokenizer,
@@ -41,17 +42,23 @@ class TextCodec:
     """One model's tokenizer and chat template.
 
     ``tokenizer`` is mlx-lm's TokenizerWrapper; ``vocab_size`` the width of the model's logits,
-    which may exceed the tokenizer's vocabulary. Every method may be called from any thread: one
-    lock guards the tokenizer, whose own settings change during a call.
+    which may exceed the tokenizer's vocabulary. With ``special_tokens_in_text`` control tokens in
+    the texts of a conversation steer the model, else they are text. Every method may be called
+    from any thread: one lock guards the tokenizer, whose own settings change during a call.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+    def __init__(
+        self, tokenizer: Any, vocab_size: int, *, special_tokens_in_text: bool = False
+    ) -> None:
         self.vocab_size = vocab_size
         self.eos_ids: frozenset[int] = frozenset(int(token) for token in tokenizer.eos_token_ids)
         self._lock = threading.Lock()
         self._tokenizer = tokenizer
         _limit_word_cache(tokenizer)
-        self._chat = ChatRenderer(tokenizer)
+        self._control_tokens = ControlTokens(tokenizer, written=str(tokenizer.chat_template))
+        self._chat = ChatRenderer(
+            tokenizer, None if special_tokens_in_text else self._control_tokens
+        )
         self._vocabulary = Vocabulary(tokenizer)
         self._grammars: GrammarCompiler | None = None
         self.output_format: OutputFormat = output_format(tokenizer)
@@ -68,6 +75,12 @@ class TextCodec:
     def template_variables(self) -> frozenset[str]:
         """The arguments that the chat template reads."""
         return self._chat.variables
+
+    @property
+    def template_steps(self) -> Mapping[str, str]:
+        """The steps by which conversations are fitted to the template, and what each does."""
+        with self._lock:
+            return self._chat.fitting.described
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids; ``add_special_tokens`` puts what the model's tokenizer adds around a text."""
@@ -122,15 +135,15 @@ class TextCodec:
         own message where it refuses.
         """
         with self._lock:
-            text = self._chat.render(
+            rendering = self._chat.render(
                 messages,
                 tools=tools,
                 template_kwargs=template_kwargs,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
             )
-            # The template writes the special tokens itself.
-            tokens = self._encode(text, False)
+            tokens = self._encode_rendering(rendering)
+        text = rendering.text if rendering.guard is None else rendering.guard.reveal(rendering.text)
         if not with_boundaries:
             return RenderedPrompt(text, tokens)
         found = self._boundaries.find(
@@ -197,13 +210,19 @@ class TextCodec:
         add_generation_prompt: bool,
     ) -> list[int]:
         with self._lock:
-            text = self._chat.render(
+            rendering = self._chat.render(
                 messages,
                 tools=tools,
                 template_kwargs=template_kwargs,
                 add_generation_prompt=add_generation_prompt,
             )
-            return self._encode(text, False)
+            return self._encode_rendering(rendering)
+
+    def _encode_rendering(self, rendering: Rendering) -> list[int]:
+        # The template writes the special tokens itself.
+        if rendering.guard is None:
+            return self._encode(rendering.text, False)
+        return self._control_tokens.encode(rendering.text, rendering.guard)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # verbose=False: how long a prompt may be is the engine's to say, not a log line's.

@@ -34,6 +34,8 @@ class ModelStatus:
     with, in ``reuse_reason``, what the self-check found wrong. ``sharing`` is how several rows read
     the same stored blocks (empty where none are), ``sharing_reason`` why not where they lie.
     ``checked_at`` is the Unix time at which all of this was found, perhaps by an earlier start.
+    ``template_steps`` are the steps by
+    which conversations are fitted to the chat template, and what each does.
     """
 
     id: str
@@ -54,6 +56,7 @@ class ModelStatus:
     sharing: str = ""
     sharing_reason: str = ""
     checked_at: float = 0.0
+    template_steps: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,9 @@ def _status_rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "layer caches", kinds or "none"
         reason = f" ({model['batching_reason']})" if model["batching_reason"] else ""
         yield "batching", model["batching"] + reason
+        steps = model.get("template_steps") or {}
+        for number, (name, about) in enumerate(steps.items()):
+            yield "" if number else "chat template", f"{name}: {about}"
         if model.get("reuse"):
             reason = f" ({model['reuse_reason']})" if model["reuse_reason"] else ", verified"
             yield "prompt reuse", model["reuse"] + reason

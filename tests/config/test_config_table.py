@@ -42,6 +42,11 @@ PUBLIC = {
     "allowed_hosts": ("--allowed-hosts", "MLXCEL_ALLOWED_HOSTS", ()),
     "warm_files": ("--warm-files", "MLXCEL_WARM_FILES", ()),
     "volatile_heads": ("--volatile-heads/--no-volatile-heads", "MLXCEL_VOLATILE_HEADS", True),
+    "special_tokens_in_text": (
+        "--special-tokens-in-text/--no-special-tokens-in-text",
+        "MLXCEL_SPECIAL_TOKENS_IN_TEXT",
+        False,
+    ),
     "responses.capacity_bytes": (
         "--responses-capacity-bytes",
         "MLXCEL_RESPONSES_CAPACITY_BYTES",
