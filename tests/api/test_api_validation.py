@@ -94,7 +94,7 @@ CHAT_ONLY: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function"}]}, "tools[0].function", "is missing"),
     ({"tools": [TOOL, {**TOOL, "function": {"name": ""}}]}, "tools[1].function.name", "not empty"),
     ({"tool_choice": "some"}, "tool_choice", "expected 'none', 'auto' or 'required'"),
-    ({"tool_choice": 1}, "tool_choice", "or an object that names a function"),
+    ({"tool_choice": 1}, "tool_choice", "or an object that names tools"),
     ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
     (
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "find"}}},
