@@ -39,12 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def fields_of(*kinds: Any) -> set[str]:
-    return {
-        name
-        for kind in kinds
-        for base in kind.__mro__
-        for name in vars(base).get("__annotations__", ())
-    }
+    return {name for kind in kinds for name in kind.__annotations__}
 
 
 SDK: list[tuple[set[str], Any, FieldTable, frozenset[str]]] = [
