@@ -87,7 +87,9 @@ async def test_the_sdks_tool_runner_works_to_the_end(
     engine.on_submit = answer
     url = str(client.make_url("/"))
     async with AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as ai:
-        runner: Any = ai.beta.messages.tool_runner(**ASK, tools=[weather], stream=stream)
+        runner: Any = ai.beta.messages.tool_runner(
+            **ASK, tools=[weather], stream=stream, max_iterations=4
+        )
         final = await runner.until_done()
     assert [block.text for block in final.content] == ["It rains."]
     assert final.stop_reason == "end_turn"
