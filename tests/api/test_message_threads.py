@@ -30,6 +30,7 @@ async def weather(city: str) -> str:
 async def told(
     scripted: ScriptedEngine, settings: Callable[..., Settings]
 ) -> AsyncIterator[tuple[Any, ScriptedEngine]]:
+    scripted.on_submit = lambda stream: say(stream, delta("Rain."), finished())
     async with open_api(scripted, settings()) as client:
         yield client, scripted
 
@@ -63,8 +64,7 @@ async def test_a_thread_is_refused_in_the_form_that_the_sdk_knows(
 
 
 async def test_without_a_thread_there_are_no_details(told: tuple[Any, ScriptedEngine]) -> None:
-    client, engine = told
-    engine.on_submit = lambda stream: say(stream, delta("Rain."), finished())
+    client, _ = told
     answer = await client.post("/v1/messages", json={**ASK, "thread": None})
     assert (await answer.json())["content"] == [{"type": "text", "text": "Rain."}]
     refused = await client.post("/v1/messages", json={**ASK, "max_tokens": 0})
