@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlxceld.api.allowed_calls import AllowedCalls
 from mlxceld.api.context import ApiContext
 from mlxceld.api.errors import invalid
 from mlxceld.api.harmony import HarmonyReader
@@ -34,7 +35,8 @@ _CALL_ID = "call00001"
 class Turn:
     """A conversation to be answered, in the shapes of chat completions.
 
-    ``tool_choice`` is None, "none", "auto", "required" or an object that names a function.
+    ``tool_choice`` is None, "none", "auto", "required" or an object that names a function;
+    ``allowed`` names the only tools that may be called, None for all.
     ``reasoning`` is what the request says of thinking; ``template_kwargs`` win over it.
     ``schema`` is the JSON schema that the answer has to fit and ``schema_param`` the field it came
     in. ``marks`` are numbers of messages after which the caller wants the prompt kept. The other
@@ -44,6 +46,7 @@ class Turn:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
     tool_choice: object = None
+    allowed: frozenset[str] | None = None
     parallel: bool = True
     template_kwargs: Mapping[str, Any] | None = None
     reasoning: ReasoningRequest | None = None
@@ -70,24 +73,32 @@ class Prepared:
     shown_tokens: frozenset[int] = field(default_factory=frozenset)
     marked_tokens: int = 0
     continuation: Continuation | None = None
+    allowed: frozenset[str] | None = None
 
     def reader(self, new_id: Callable[[], str]) -> AnswerReader:
         """A reader for one answer; ``new_id`` makes ids of calls."""
-        return _reader(self.reading, new_id)
+        return _reader(self.reading, self.allowed, new_id)
 
 
-def _reader(reading: Reading, new_id: Callable[[], str]) -> AnswerReader:
-    if reading.harmony:
-        return HarmonyReader(reading, new_id)
-    return MarkedReader(reading, new_id)
+def _reader(
+    reading: Reading, allowed: frozenset[str] | None, new_id: Callable[[], str]
+) -> AnswerReader:
+    kind = HarmonyReader if reading.harmony else MarkedReader
+    reader: AnswerReader = kind(reading, new_id)
+    return reader if allowed is None else AllowedCalls(reader, allowed)
 
 
-def _reply(reading: Reading, messages: Sequence[Mapping[str, Any]], text: str) -> dict[str, Any]:
+def _reply(
+    reading: Reading,
+    allowed: frozenset[str] | None,
+    messages: Sequence[Mapping[str, Any]],
+    text: str,
+) -> dict[str, Any]:
     """The reply as the client will send it back, as far as can be told.
 
     With what was thought only where the client did so before.
     """
-    reader = _reader(reading, lambda: _CALL_ID)
+    reader = _reader(reading, allowed, lambda: _CALL_ID)
     answer = Answer.of([*reader.push(text), *reader.finish()])
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.reasoning and any(one.get("reasoning_content") for one in messages):
@@ -177,7 +188,7 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
                 "tool_choice forces a call, which this model's channel format does not allow;"
                 ' expected "auto" or "none"',
             )
-        grammar = _compiled(codec, _call_schema(tools, turn.tool_choice), "tools")
+        grammar = _compiled(codec, _call_schema(tools, turn.tool_choice, turn.allowed), "tools")
         constraint = lambda: grammar.constraint(opens)  # noqa: E731
     elif turn.schema is not None:
         answer = _compiled(codec, turn.schema, turn.schema_param)
@@ -189,9 +200,18 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         tools=tools,
         template_kwargs=turn.template_kwargs,
         continues=turn.continued,
-        read_reply=lambda text: _reply(reading, turn.messages, text),
+        read_reply=lambda text: _reply(reading, turn.allowed, turn.messages, text),
     )
-    return Prepared(prompt, signature, reading, constraint, form.markers, marked, continuation)
+    return Prepared(
+        prompt,
+        signature,
+        reading,
+        constraint,
+        form.markers,
+        marked,
+        continuation,
+        turn.allowed,
+    )
 
 
 def _compiled(codec: TextCodec, schema: Mapping[str, Any], param: str) -> JsonGrammar:
@@ -205,14 +225,18 @@ def _compiled(codec: TextCodec, schema: Mapping[str, Any], param: str) -> JsonGr
         ) from None
 
 
-def _call_schema(tools: Sequence[Mapping[str, Any]], choice: object) -> dict[str, Any]:
-    """One call as ``{"name", "arguments"}`` of any of the tools, or of the one that is named."""
+def _call_schema(
+    tools: Sequence[Mapping[str, Any]], choice: object, allowed: frozenset[str] | None
+) -> dict[str, Any]:
+    """One call as ``{"name", "arguments"}`` of any tool that may be called, or of the named one."""
     named = choice["function"]["name"] if isinstance(choice, dict) else None
     definitions: dict[str, Any] = {}
     forms = []
     for number, tool in enumerate(tools):
         function = without_nulls(tool)["function"]
         if named not in (None, function["name"]):
+            continue
+        if allowed is not None and function["name"] not in allowed:
             continue
         key = f"tool{number}"
         parameters = {"type": "object", **(function.get("parameters") or {})}

@@ -268,6 +268,13 @@ class Settings:
         help="Longest time from a request's arrival to its last token; 0 is no limit.",
         section="Serving",
     )
+    reasoning_alias: bool = setting(
+        kinds.BoolKind(),
+        default=True,
+        help="Write what the model thinks into the chat field reasoning as well as into"
+        " reasoning_content.",
+        section="Serving",
+    )
     drain_timeout: float = setting(
         kinds.DurationKind(zero_words=False),  # 0 is no wait at all, the opposite of never
         default=30.0,

@@ -34,6 +34,11 @@ PUBLIC = {
     "prefill_chunk": ("--prefill-chunk", "MLXCEL_PREFILL_CHUNK", 512),
     "kv_backend": ("--kv-backend", "MLXCEL_KV_BACKEND", "paged"),
     "request_timeout": ("--request-timeout", "MLXCEL_REQUEST_TIMEOUT", 600.0),
+    "reasoning_alias": (
+        "--reasoning-alias/--no-reasoning-alias",
+        "MLXCEL_REASONING_ALIAS",
+        True,
+    ),
     "drain_timeout": ("--drain-timeout", "MLXCEL_DRAIN_TIMEOUT", 30.0),
     "max_body": ("--max-body", "MLXCEL_MAX_BODY", 32 * MIB),
     "log.level": ("--log-level", "MLXCEL_LOG_LEVEL", "info"),

@@ -13,7 +13,9 @@ from mlxceld.api.body import read_object
 from mlxceld.api.context import CONTEXT, REQUEST_ID, ApiContext
 from mlxceld.api.errors import invalid
 from mlxceld.api.generation import Choice, Plan, gather, start
+from mlxceld.api.notes import Notes, tell
 from mlxceld.api.openai.answer import ChunkFrame, Envelope, usage_object
+from mlxceld.api.openai.fields import COMPLETION_FIELDS
 from mlxceld.api.openai.logprobs import CompletionLogprobs
 from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.params import sampling_params, session_of
@@ -29,8 +31,12 @@ DEFAULT_MAX_TOKENS = 16
 async def post_completions(request: web.Request) -> web.StreamResponse:
     """Continue one or several prompts."""
     context = request.app[CONTEXT]
-    fields = validate(CompletionRequest, await read_object(request))
+    body = await read_object(request)
+    notes = Notes()
+    COMPLETION_FIELDS.check(body, notes)
+    fields = validate(CompletionRequest, body)
     _check(fields)
+    tell(request, notes)
     model = answering_model(context, fields.model)
     prompts = await _tokens(context, fields.prompt)
     sampling = sampling_params(
