@@ -66,6 +66,9 @@ _SUMMARIES = {
     PATH: "This document.",
 }
 
+_WHOLE = ("/count_tokens", "/input_tokens", "/cancel")
+"""How routes end that take a body and never stream."""
+
 _OPEN = ("/livez", "/readyz", "/health")
 
 
@@ -116,7 +119,7 @@ def _operation(method: str, path: str) -> Operation:
             open=path in _OPEN,
         )
     body, summary = BODIES.get(path, (dict[str, Any], path))
-    streams = path.startswith("/v1/") and "count_tokens" not in path
+    streams = path.startswith("/v1/") and not path.endswith(_WHOLE)
     return Operation(
         method,
         path,
