@@ -49,7 +49,7 @@ def call_fields(tool: OfferedTool, arguments: str) -> dict[str, Any] | None:
     """
     try:
         given = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         given = None
     match tool.kind:
         case "custom":
@@ -65,9 +65,7 @@ def call_fields(tool: OfferedTool, arguments: str) -> dict[str, Any] | None:
                 "environment": tool.environment,
             }
         case "apply_patch":
-            if not isinstance(given, dict) or not isinstance(given.get("path"), str):
-                return None
-            return {"operation": given}
+            return {"operation": given} if _is_operation(given) else None
         case "tool_search":
             if not isinstance(given, dict):
                 return None
@@ -78,10 +76,9 @@ def call_fields(tool: OfferedTool, arguments: str) -> dict[str, Any] | None:
 def call_message(item: dict[str, Any], where: str) -> dict[str, Any]:
     """A call item as a tool call in the shape of chat completions; raises a 400 ApiError."""
     kind = item["type"]
-    namespace = item.get("namespace")
     match kind:
         case "function_call":
-            name = shown_name(namespace, string_of(item, "name", where))
+            name = name_shown(item, where)
             arguments = item.get("arguments")
             if arguments is None:
                 arguments = "{}"
@@ -90,7 +87,7 @@ def call_message(item: dict[str, Any], where: str) -> dict[str, Any]:
             elif not isinstance(arguments, str):
                 raise wrong(item, "arguments", where, "JSON text")
         case "custom_tool_call":
-            name = shown_name(namespace, string_of(item, "name", where))
+            name = name_shown(item, where)
             text = "" if item.get("input") is None else string_of(item, "input", where)
             arguments = _written({"input": text})
         case _:
@@ -110,6 +107,12 @@ def call_message(item: dict[str, Any], where: str) -> dict[str, Any]:
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }
+
+
+def name_shown(item: dict[str, Any], where: str) -> str:
+    """The name by which the model knows what an item names, perhaps in a namespace."""
+    namespace = None if item.get("namespace") is None else string_of(item, "namespace", where)
+    return shown_name(namespace, string_of(item, "name", where))
 
 
 def _as_called(kind: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -138,6 +141,16 @@ def _input(given: Any, arguments: str) -> str:
         if len(texts) == len(given) == 1:
             return texts[0]
     return arguments
+
+
+def _is_operation(given: Any) -> bool:
+    """Whether arguments say what to do with which file, and with what."""
+    if not isinstance(given, dict) or not isinstance(given.get("path"), str):
+        return False
+    kind = given.get("type")
+    return kind == "delete_file" or (
+        kind in ("create_file", "update_file") and isinstance(given.get("diff"), str)
+    )
 
 
 def _action(given: Any, name: str) -> dict[str, Any] | None:

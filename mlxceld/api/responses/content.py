@@ -11,7 +11,7 @@ from mlxceld.api.body import describe
 from mlxceld.api.errors import ApiError, invalid
 from mlxceld.api.notes import Notes
 
-_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _TEXT_FILE = re.compile(r"data:(?:text/[^;,]+|application/json)(?:;[^;,]+=[^;,]*)*(;base64)?,")
 
 

@@ -16,17 +16,16 @@ from typing import Any
 from mlxceld.api.body import describe
 from mlxceld.api.errors import invalid
 from mlxceld.api.notes import Notes
-from mlxceld.api.responses.calls import CALLS, call_message
+from mlxceld.api.responses.calls import CALLS, call_message, name_shown
 from mlxceld.api.responses.content import content_of, string_of, wrong
 from mlxceld.api.responses.schemas import (
     ConfigurationUpdate,
     ReasoningOptions,
     TextOptions,
 )
-from mlxceld.api.responses.tools import shown_name
 from mlxceld.api.validation import validate
 
-_ROLES = frozenset({"system", "developer", "user", "assistant"})
+_ROLES = ("system", "developer", "user", "assistant")
 
 _OUTPUTS = frozenset(
     {
@@ -189,13 +188,13 @@ class _ItemReader:
                 output = json.dumps(output, ensure_ascii=False)
             content = content_of(output, f"{where}.output", self._notes)
         if kind == "apply_patch_call_output":
-            content = content or item.get("status") or ""
+            content = content or ("failed" if item.get("status") == "failed" else "completed")
         call_id = item.get("call_id")
         if call_id is None and kind != "function_call_output":
             call_id = item.get("id")
         if call_id is None and isinstance(item.get("name"), str):
             # What a tool says unasked belongs to no call.
-            name = shown_name(item.get("namespace"), item["name"])
+            name = name_shown(item, where)
             self._messages.append({"role": "user", "content": f"{name}:\n{_joined(content)}"})
             return
         if call_id is None and kind == "tool_search_output":

@@ -171,8 +171,9 @@ def _with_grammar(description: str | None, form: Any) -> str:
     if isinstance(form, dict) and form.get("type") == "grammar":
         # Older clients send the grammar itself, newer ones nest it.
         grammar = form["grammar"] if isinstance(form.get("grammar"), dict) else form
-        syntax, definition = grammar.get("syntax"), grammar.get("definition")
-        texts.append(f"The input has to match this {syntax} grammar:\n{definition}")
+        if isinstance(grammar.get("definition"), str):
+            syntax, definition = grammar.get("syntax"), grammar["definition"]
+            texts.append(f"The input has to match this {syntax} grammar:\n{definition}")
     return "\n\n".join(texts)
 
 
@@ -198,8 +199,9 @@ def _native(spec: dict[str, Any], kind: str) -> OfferedTool | None:
             kinds = {"enum": ["create_file", "update_file", "delete_file"]}
             parameters = _object({"type": kinds, "path": _TEXT}, diff=_TEXT)
         case "tool_search" if spec.get("execution") == "client":
-            description = spec.get("description") or "Searches for tools that can be used."
-            parameters = spec.get("parameters") or _object({"query": _TEXT})
+            given, schema = spec.get("description"), spec.get("parameters")
+            description = given if isinstance(given, str) else "Searches for tools."
+            parameters = schema if isinstance(schema, dict) else _object({"query": _TEXT})
         case _:
             return None
     function = {"name": kind, "description": description, "parameters": parameters}
