@@ -107,6 +107,8 @@ async def events_of(client: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
     )
     raw = await response.text()
     assert response.status == 200, raw
+    # What is skipped is said before the first event.
+    assert ("X-Mlxceld-Notes" in response.headers) == ("mlxceld_notes" in raw)
     return [
         json.loads(line.removeprefix("data: "))
         for line in raw.splitlines()
