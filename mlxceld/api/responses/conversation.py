@@ -11,7 +11,6 @@ from mlxceld.api.errors import invalid
 from mlxceld.api.notes import Notes
 from mlxceld.api.responses.choice import chosen
 from mlxceld.api.responses.content import string_of
-from mlxceld.api.responses.fields import NOTED
 from mlxceld.api.responses.items import Converted, convert, kind_of
 from mlxceld.api.responses.schemas import PromptFields, TextOptions
 from mlxceld.api.responses.store import ResponseStore, StoredResponse
@@ -52,7 +51,8 @@ def conversation_of(
     specs = [(f"tools[{index}]", tool) for index, tool in enumerate(fields.tools or ())]
     offered = offered_tools([*specs, *converted.tools], notes)
     choice, offered = chosen(fields.tool_choice, offered)
-    _note_fields(fields, notes)
+    if fields.text and fields.text.verbosity not in (None, "medium"):
+        notes.skip("text.verbosity", "the model is not told of it")
     messages = converted.messages
     if fields.instructions:
         messages = [{"role": "system", "content": fields.instructions}, *messages]
@@ -99,15 +99,6 @@ def _resolved(item: dict[str, Any], where: str, store: ResponseStore) -> dict[st
             code="item_not_found",
         )
     return found
-
-
-def _note_fields(fields: PromptFields, notes: Notes) -> None:
-    if fields.truncation == "auto":
-        notes.skip("truncation", NOTED["truncation"])
-    if fields.context_management:
-        notes.skip("context_management", NOTED["context_management"])
-    if fields.text and fields.text.verbosity not in (None, "medium"):
-        notes.skip("text.verbosity", "the model has no such setting")
 
 
 def _reasoning(fields: PromptFields, converted: Converted) -> ReasoningRequest | None:

@@ -1,4 +1,4 @@
-"""Every field of a Responses request that is not honoured: refused by name, or ignored and why."""
+"""Every field of a Responses request that is not honoured: refused by name, noted or ignored."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import Any
 
 from mlxceld.api.body import describe
 from mlxceld.api.errors import invalid
+from mlxceld.api.notes import Notes
 
 _NO_CONVERSATIONS = "conversations are not kept here; continue with previous_response_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Why a field is refused; ``harmless`` are the values that ask for nothing, besides null."""
+class Rule:
+    """Why a field is not honoured; ``harmless`` values ask for nothing, as null does."""
 
     why: str
     harmless: tuple[object, ...] = ()
 
 
-REFUSED: Mapping[str, Refused] = MappingProxyType(
+REFUSED: Mapping[str, Rule] = MappingProxyType(
     {
-        "background": Refused("responses are answered at once, not in the background", (False,)),
-        "conversation": Refused(_NO_CONVERSATIONS),
-        "generate": Refused("every request is answered", (True,)),
-        "moderation": Refused("nothing is moderated here"),
-        "personality": Refused("the model has no style presets"),
-        "prompt": Refused("prompt templates are not kept here; send instructions and input"),
+        "background": Rule("responses are answered at once, not in the background", (False,)),
+        "conversation": Rule(_NO_CONVERSATIONS),
+        "generate": Rule("every request is answered", (True,)),
+        "personality": Rule("the model has no style presets"),
+        "prompt": Rule("prompt templates are not kept here; send instructions and input"),
         # Fields of the other dialects, which would be lost without a word.
-        "functions": Refused("expected the functions in tools"),
-        "function_call": Refused("expected tool_choice"),
-        "max_completion_tokens": Refused("expected max_output_tokens"),
-        "max_tokens": Refused("expected max_output_tokens"),
-        "messages": Refused("expected the conversation in input"),
-        "n": Refused("a response has one answer", (1,)),
-        "reasoning_effort": Refused("expected reasoning.effort"),
-        "response_format": Refused("expected text.format"),
-        "system": Refused("expected instructions"),
+        "functions": Rule("expected the functions in tools"),
+        "function_call": Rule("expected tool_choice"),
+        "max_completion_tokens": Rule("expected max_output_tokens"),
+        "max_tokens": Rule("expected max_output_tokens"),
+        "messages": Rule("expected the conversation in input"),
+        "n": Rule("a response has one answer", (1,)),
+        "reasoning_effort": Rule("expected reasoning.effort"),
+        "response_format": Rule("expected text.format"),
+        "system": Rule("expected instructions"),
     }
 )
 """Fields that carry a part of the conversation or change what the answer is."""
@@ -73,26 +73,38 @@ IGNORED: Mapping[str, str] = MappingProxyType(
 )
 """Fields that cannot change the answer, and why."""
 
-NOTED: Mapping[str, str] = MappingProxyType(
+_OTHER_FORM = Rule("it is not enforced; text.format is", ({}, ""))
+
+NOTED: Mapping[str, Rule] = MappingProxyType(
     {
-        "context_management": "nothing is compacted; the whole conversation is the prompt",
-        "truncation": "nothing is dropped; a prompt that is too long is an error",
+        # A prompt that fits is answered just the same; one that does not is refused as ever.
+        "context_management": Rule("nothing is compacted; the whole input is the prompt", ([],)),
+        "truncation": Rule(
+            "nothing is dropped; a prompt that is too long is an error", ("disabled",)
+        ),
+        "moderation": Rule("nothing is moderated here"),
+        **dict.fromkeys(("grammar", "guided_grammar", "guided_json", "guided_regex"), _OTHER_FORM),
+        **dict.fromkeys(("guided_choice", "json_schema", "structured_outputs"), _OTHER_FORM),
     }
 )
-"""Fields that ask to shorten a prompt that is too long. One that fits is answered just the same;
-one that does not fit is refused as it is without them. A note says so."""
+"""Fields that are skipped with a note."""
 
 
-def refuse_unsupported(body: Mapping[str, Any]) -> None:
-    """Raise the 400 ApiError about the first field of ``body`` that is refused."""
-    for name, refused in REFUSED.items():
-        value = body.get(name)
-        if value is None or any(value is one or value == one for one in refused.harmless):
-            continue
-        raise _unsupported(name, value, refused.why)
+def check_fields(body: Mapping[str, Any], notes: Notes) -> None:
+    """Note what is skipped; raises the 400 ApiError about the first field that is refused."""
+    for name, rule in REFUSED.items():
+        if _asks(body.get(name), rule):
+            raise _unsupported(name, body[name], rule.why)
     options = body.get("prompt_cache_options")
     if isinstance(options, dict) and options.get("prewarm") is True:
         raise _unsupported("prompt_cache_options.prewarm", True, "every request is answered")
+    for name, rule in NOTED.items():
+        if _asks(body.get(name), rule):
+            notes.skip(name, rule.why)
+
+
+def _asks(value: object, rule: Rule) -> bool:
+    return value is not None and value not in rule.harmless
 
 
 def _unsupported(param: str, value: object, why: str) -> Exception:

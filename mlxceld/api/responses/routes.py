@@ -17,7 +17,7 @@ from mlxceld.api.openai.sse import stream_events
 from mlxceld.api.responses.body import response_finished, response_head
 from mlxceld.api.responses.conversation import conversation_of
 from mlxceld.api.responses.events import ResponseEvents
-from mlxceld.api.responses.fields import SAMPLING, refuse_unsupported
+from mlxceld.api.responses.fields import SAMPLING, check_fields
 from mlxceld.api.responses.output import OutputItems
 from mlxceld.api.responses.schemas import CountRequest, ResponsesRequest
 from mlxceld.api.responses.store import StoredResponse
@@ -31,10 +31,10 @@ async def post_responses(request: web.Request) -> web.StreamResponse:
     """Answer an input, or what continues a stored response."""
     context, store = request.app[CONTEXT], request.app[STORE]
     body = await read_object(request)
-    refuse_unsupported(body)
+    notes = Notes()
+    check_fields(body, notes)
     fields = validate(ResponsesRequest, body)
     model = answering_model(context, fields.model)
-    notes = Notes()
     conversation = conversation_of(fields, fields.input, store, notes)
     sampling = _sampling(fields, body)
     prepared = await prepare(context, conversation.turn)
@@ -92,10 +92,10 @@ async def post_input_tokens(request: web.Request) -> web.Response:
     """How many tokens a request is as a prompt."""
     context = request.app[CONTEXT]
     body = await read_object(request)
-    refuse_unsupported(body)
+    notes = Notes()
+    check_fields(body, notes)
     fields = validate(CountRequest, body)
     answering_model(context, fields.model)
-    notes = Notes()
     conversation = conversation_of(fields, fields.input or [], request.app[STORE], notes)
     prepared = await prepare(context, conversation.turn)
     tell(request, notes)

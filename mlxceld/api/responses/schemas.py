@@ -80,8 +80,6 @@ class PromptFields(RequestModel):
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    context_management: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
