@@ -15,6 +15,7 @@ from mlxceld.api.anthropic import messages
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
 from mlxceld.api.openai import chat, completions, models
 from mlxceld.api.responses import routes as responses
+from mlxceld.api.responses import stored
 from mlxceld.api.responses.store import ResponseStore
 from mlxceld.web.hosts import HostGuard
 
@@ -65,7 +66,7 @@ def create_app(
         # The tokenizer has one lock: a second thread would only wait for it.
         worker=ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize"),
     )
-    app[responses.STORE] = ResponseStore(settings.responses.capacity_bytes)
+    app[stored.STORE] = ResponseStore(settings.responses.capacity_bytes)
     app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
     app[openapi.DOCUMENT] = {}
     app.on_response_prepare.append(middleware.add_headers)
@@ -77,8 +78,11 @@ def create_app(
             web.post("/v1/messages", messages.post_messages),
             web.post("/v1/messages/count_tokens", messages.post_count_tokens),
             web.post("/v1/responses", responses.post_responses),
-            web.get("/v1/responses/{id}", responses.get_response),
-            web.delete("/v1/responses/{id}", responses.delete_response),
+            web.post("/v1/responses/input_tokens", responses.post_input_tokens),
+            web.get(stored.PATH, stored.get_response),
+            web.delete(stored.PATH, stored.delete_response),
+            web.get(f"{stored.PATH}/input_items", stored.get_input_items),
+            web.post(f"{stored.PATH}/cancel", stored.post_cancel),
             web.post("/tokenize", tokenize.post_tokenize),
             web.post("/detokenize", tokenize.post_detokenize),
             web.get("/v1/models", models.get_models),

@@ -25,12 +25,15 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, protected_namespaces=())
 
 
-def validate(kind: type[M], body: dict[str, Any]) -> M:
-    """``body`` as a model; raises a 400 ApiError about the first field that is wrong."""
+def validate(kind: type[M], body: dict[str, Any], *, at: str = "") -> M:
+    """``body`` as a model; raises a 400 ApiError about the first field that is wrong.
+
+    ``at`` is where it stands, if it is not the whole body.
+    """
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        raise _refusal(error.errors(include_url=False)[0]) from None
+        raise _refusal(error.errors(include_url=False)[0], at) from None
 
 
 def param_path(location: Sequence[int | str]) -> str:
@@ -44,8 +47,8 @@ def param_path(location: Sequence[int | str]) -> str:
     return path if len(path) <= _PATH_LIMIT else path[: _PATH_LIMIT - 1] + "…"
 
 
-def _refusal(error: ErrorDetails) -> ApiError:
-    param = param_path(error["loc"])
+def _refusal(error: ErrorDetails, at: str) -> ApiError:
+    param = param_path((at, *error["loc"]) if at else error["loc"])
     if error["type"] == "missing":
         return invalid(param, f"{param} is missing", code="missing_required_parameter")
     expected = _expectation(error)
