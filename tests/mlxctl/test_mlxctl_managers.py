@@ -87,6 +87,23 @@ def test_install_writes_the_agent_has_it_loaded_and_waits_until_it_is_ready(mac)
     assert "4242" in out
 
 
+def test_options_that_serve_would_not_take_are_refused_before_anything_is_written(mac):
+    code, _, err = mac("install", "--program", str(mac.program), "--", "--modle", "x")
+    assert code == 2
+    assert "--modle" in err
+    assert "--model" in err
+    assert not mac.plist.exists()
+    assert mac.calls == []
+
+
+def test_relative_paths_are_kept_as_absolute_ones(mac, monkeypatch):
+    monkeypatch.chdir(mac.home)
+    code, _, err = mac("install", "--program", str(mac.program), "--", "--model", "./m")
+    assert code == 0, err
+    words = plistlib.loads(mac.plist.read_bytes())["ProgramArguments"]
+    assert words[1:] == ["serve", "--model", str(mac.home / "m")]
+
+
 def test_installed_again_it_is_unloaded_first(mac):
     mac("install", "--program", str(mac.program))
     code, _, err = mac("install", "--program", str(mac.program), "--", "--port", "9")
