@@ -36,7 +36,24 @@ def main() -> None:
     """
 
 
-@main.command(cls=SettingsCommand)
+class ServeCommand(SettingsCommand):
+    """``serve``, for which a service manager may have to be told that another try is no use."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Read the command line; a wrong one ends for good under a manager."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            _wrong_usage(error)
+
+
+@main.command(cls=ServeCommand)
 @settings_options
 def serve(**params: Any) -> None:
     """Serve in the foreground until SIGTERM or Ctrl-C; SIGHUP reloads what can be."""
@@ -44,7 +61,10 @@ def serve(**params: Any) -> None:
 
     take_early_signals()
     reread = _rereader(params)
-    resolved = _resolved(reread, serving=True)
+    try:
+        resolved = _resolved(reread, serving=True)
+    except click.UsageError as error:
+        _wrong_usage(error)
     from mlxceld.daemon import run
 
     sys.exit(run(resolved, reread=reread))
@@ -187,10 +207,12 @@ def import_command(path: str, state_dir: Path | None) -> None:
     from mlxceld.models import blas
     from mlxceld.models.errors import ModelError
     from mlxceld.models.locate import import_model, resolve_model
+    from mlxceld.models.requirements import require_mlx
 
-    blas.interpose()
     state = _settings_for(state_dir).settings.state_dir
     try:
+        require_mlx()
+        blas.interpose()
         folder = (
             import_model(Path(path), state_dir=state, progress=_say)
             if Path(path).is_file()
@@ -203,10 +225,16 @@ def import_command(path: str, state_dir: Path | None) -> None:
 
 def _rereader(params: dict[str, Any]) -> Callable[[], ResolvedSettings]:
     """Resolves the settings of a command's flags, as often as wanted, wherever the process is."""
+    # A daemon leaves this folder, and resolves them again.
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        # It is gone; absolute paths need none.
+        folder = None
     if params.get("config") is not None:
-        # A daemon leaves this folder, and reads the file again.
-        params = {**params, "config": params["config"].expanduser().absolute()}
-    return lambda: resolve_from_click(params)
+        given = params["config"].expanduser()
+        params = {**params, "config": given if folder is None else folder / given}
+    return lambda: resolve_from_click(params, folder=folder)
 
 
 def _resolved(reread: Callable[[], ResolvedSettings], *, serving: bool = False) -> ResolvedSettings:
@@ -223,6 +251,16 @@ def _resolved(reread: Callable[[], ResolvedSettings], *, serving: bool = False) 
             # Which folder the settings name cannot be told; mlxctl looks into this one.
             code = end_of_start(str(error), code, default_state_dir(), permanent=True)
         sys.exit(code)
+
+
+def _wrong_usage(error: click.UsageError) -> NoReturn:
+    """Say what is wrong, and exit as this process's manager has to hear it, if there is one."""
+    from mlxceld.config.paths import default_state_dir
+    from mlxceld.process.permanent import end_of_start
+
+    error.show()
+    text = f"mlxceld serve: {error.format_message()}"
+    sys.exit(end_of_start(text, error.exit_code, default_state_dir(), permanent=True))
 
 
 def _settings_for(state_dir: Path | None) -> ResolvedSettings:

@@ -114,7 +114,9 @@ def load_model(settings: Settings) -> Callable[[Callable[[str], None]], LoadedMo
 
     def load(progress: Callable[[str], None]) -> LoadedModel:
         from mlxceld.models import blas
+        from mlxceld.models.requirements import require_mlx
 
+        require_mlx()
         found = blas.interpose()
         log.log(logging.INFO if found.fast else logging.WARNING, "%s", found.text)
         from mlxceld.models.locate import resolve_model

@@ -31,9 +31,11 @@ from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
+    from mlxceld.engine.capacities import CapacityPlan
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.prefetch import Prefetcher
     from mlxceld.engine.request import GenerationRequest, NextTurn
+    from mlxceld.models.budgets import Capacities
     from mlxceld.models.loading import LoadedModel
     from mlxceld.models.text import TextCodec
 
@@ -84,6 +86,7 @@ class Engine(StoreOrders):
         self._next_seq_id = 1
         self._listeners: list[StateListener] = []
         self._prefetcher: Prefetcher | None = None
+        self._capacity_plan: CapacityPlan | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # Life.
@@ -124,6 +127,16 @@ class Engine(StoreOrders):
         if self._model is None:
             raise NotReadyError(f"the model is {self._state.value}")
         return self._model.text
+
+    def capacities(self, settings: Settings, given: Collection[str]) -> Capacities:
+        """What the stores may hold with the loaded model and these settings.
+
+        ``given`` names those that the operator has set. Raises NotReadyError until a model is
+        loaded.
+        """
+        if self._capacity_plan is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        return self._capacity_plan.capacities(settings, given)
 
     def submit(self, requests: Seq[GenerationRequest]) -> list[EventStream]:
         """Queue requests, all or none, and return their event streams in order.
@@ -227,8 +240,9 @@ class Engine(StoreOrders):
             from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_stores
 
             settings = self._settings
-            budget, capacities = plan_stores(model, settings, self._given, self._whole)
+            budget, plan, capacities = plan_stores(model, settings, self._given, self._whole)
             self._publisher.capacities = capacities
+            self._capacity_plan = plan
             self._checks = checks = Checks(model, settings, VerdictFile(settings.state_dir))
             reuse = make_reuse(
                 model, settings, budget, self._whole, self._trace.emit, self._clock, checks

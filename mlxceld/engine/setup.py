@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxceld.config.units import readable_bytes
-from mlxceld.engine.capacities import plan_capacities
+from mlxceld.engine.capacities import CapacityPlan, log_capacities, plan_capacities
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.kv_budget import KvBudget, device_memory, kv_budget
 from mlxceld.engine.kv_memory import growth_step
@@ -58,7 +58,7 @@ def plan_stores(
     settings: Settings,
     given: Collection[str],
     whole: PrefixStore[Caches],
-) -> tuple[KvBudget, Capacities]:
+) -> tuple[KvBudget, CapacityPlan, Capacities]:
     """The budget of keys and values, stored and running, and what of it stores may hold.
 
     ``whole`` begins with these capacities. ``given`` names the settings that the operator has set.
@@ -66,7 +66,9 @@ def plan_stores(
     """
     budget = kv_budget(settings.kv_cache_budget, model.status.weight_bytes, device_memory())
     log.info("kv cache budget: %s = %s", readable_bytes(budget.bytes), budget.derivation)
-    capacities = plan_capacities(model, settings, given, budget.bytes)
+    plan = plan_capacities(model, settings, budget.bytes)
+    capacities = plan.capacities(settings, given)
+    log_capacities(plan, capacities, settings)
     whole.begin_with(
         replace(
             whole.budget,
@@ -74,7 +76,7 @@ def plan_stores(
             snapshot_capacity_bytes=capacities.snapshots.bytes,
         )
     )
-    return budget, capacities
+    return budget, plan, capacities
 
 
 def make_core(
