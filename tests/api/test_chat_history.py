@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from api_harness import ScriptedEngine, delta, error_of, finished, open_api, say
 from mlxceld.api.errors import ApiError
+from mlxceld.api.notes import Notes
 from mlxceld.api.openai.history import messages_of
 from mlxceld.api.openai.schemas import ChatRequest
 from mlxceld.api.validation import validate
@@ -39,7 +40,7 @@ async def prompt(told: Told, messages: list[Any], **more: Any) -> str:
 
 
 def converted(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    return messages_of(validate(ChatRequest, {"messages": list(messages)}).messages)
+    return messages_of(validate(ChatRequest, {"messages": list(messages)}).messages, Notes())
 
 
 def call(**function: Any) -> dict[str, Any]:
@@ -266,3 +267,16 @@ def test_any_history_is_taken_or_refused_by_name_and_keeps_its_beginning(
         for one in message.get("tool_calls", ()):
             assert one["id"]
             assert isinstance(one["function"]["arguments"], str | dict)
+
+
+@pytest.mark.parametrize("role", ["tool", "function"])
+def test_an_image_in_a_tools_result_is_left_out_with_a_note(role: str) -> None:
+    parts = [{"type": "text", "text": "Here:"}, {"type": "image_url", "image_url": {"url": "u"}}]
+    message = {"role": role, "name": "look", "tool_call_id": "c", "content": parts}
+    notes = Notes()
+    [told] = messages_of(validate(ChatRequest, {"messages": [message]}).messages, notes)
+    texts = [part["text"] for part in told["content"]]
+    assert texts == ["Here:", "[image left out: this model reads text]"]
+    assert notes.texts == [
+        "messages[0].content[1]: image in a tool's result (this model reads text)"
+    ]

@@ -251,10 +251,6 @@ async def test_a_message_of_server_calls_alone_is_answered(told: Told) -> None:
             [{"type": "compaction", "content": "x", "tool_changes": [1]}],
             "messages[0].content[0].tool_changes[0]",
         ),
-        (
-            [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]}],
-            "messages[0].content[0].content[0].type",
-        ),
         ([], "messages[0].content"),
         (None, "messages[0].content"),
     ],
@@ -326,3 +322,14 @@ async def test_arguments_of_a_call_and_a_failed_result(told: Told) -> None:
         "tool\nThe tool failed.",
     ):
         assert written in prompt
+
+
+async def test_an_image_in_a_tools_result_is_left_out_with_a_note(told: Told) -> None:
+    ai, engine = told
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [{"type": "image", "source": {"type": "base64", "data": "aGk="}}],
+    }
+    await ask(ai, [{"role": "user", "content": [result]}])
+    assert "[image left out: this model reads text]" in prompt_of(engine)

@@ -13,6 +13,7 @@ from typing import Any
 from mlxceld.api.body import describe
 from mlxceld.api.errors import invalid
 from mlxceld.api.notes import Notes
+from mlxceld.api.unseen import left_out
 
 _CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
@@ -43,10 +44,13 @@ _NOT_SHOWN = frozenset(
 )
 
 
-def text_of(block: Mapping[str, Any], where: str, notes: Notes, *, expected: str) -> str | None:
+def text_of(
+    block: Mapping[str, Any], where: str, notes: Notes, *, expected: str, in_result: bool = False
+) -> str | None:
     """A block as text; None if it is skipped, which ``notes`` then says.
 
-    ``where`` is its path. Raises a 400 ApiError for images and documents that are no text, and for
+    ``where`` is its path; ``in_result`` says that a tool's result is its place. Raises a 400
+    ApiError for images elsewhere, for documents that are no text, and for
     blocks that are malformed; ``expected`` names the types that belong there.
     """
     kind = block.get("type")
@@ -55,6 +59,8 @@ def text_of(block: Mapping[str, Any], where: str, notes: Notes, *, expected: str
     if kind is None:
         path = f"{where}.type"
         raise invalid(path, f"{path} is missing", code="missing_required_parameter")
+    if kind in _UNSEEN and in_result:
+        return left_out(kind, where, notes)
     if not isinstance(kind, str) or kind in _UNSEEN or kind in ("tool_use", "tool_result"):
         path = f"{where}.type"
         raise invalid(

@@ -170,7 +170,8 @@ class _Conversation:
 
     def _tool_result(self, block: dict[str, Any], where: str) -> dict[str, Any]:
         given = block.get("content")
-        result = self._texts("" if given is None else given, f"{where}.content")
+        given = "" if given is None else given
+        result = self._texts(given, f"{where}.content", in_result=True)
         if block.get("is_error") is True and not result:
             result = "The tool failed."
         return {
@@ -222,7 +223,7 @@ class _Conversation:
         if isinstance(content, list) and any(block.get("cache_control") for block in content):
             self.marks.append(len(self.messages) - 1)
 
-    def _texts(self, content: Any, path: str) -> Any:
+    def _texts(self, content: Any, path: str, *, in_result: bool = False) -> Any:
         """A string, or the text parts of a list of blocks."""
         if isinstance(content, str):
             return content
@@ -236,7 +237,7 @@ class _Conversation:
                 continue
             if not isinstance(block, dict):
                 raise invalid(where, f"{where} is {describe(block)}, expected an object")
-            text = text_of(block, where, self._notes, expected="'text'")
+            text = text_of(block, where, self._notes, expected="'text'", in_result=in_result)
             if text is not None:
                 parts.append({"type": "text", "text": text})
         return _plain(parts)

@@ -45,7 +45,7 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     _check(fields)
     model = answering_model(context, fields.model)
     tools = tool_use(fields, body, notes)
-    prepared = await prepare(context, _turn(fields, body, tools))
+    prepared = await prepare(context, _turn(fields, body, tools, notes))
     tell(request, notes)
     sampling = sampling_params(fields, logprobs=_logprobs_wanted(fields), default_max_tokens=None)
     if prepared.constraint is not None:
@@ -98,12 +98,12 @@ def _logprobs_wanted(fields: ChatRequest) -> int | None:
     return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
-def _turn(fields: ChatRequest, body: dict[str, Any], tools: ToolUse) -> Turn:
+def _turn(fields: ChatRequest, body: dict[str, Any], tools: ToolUse, notes: Notes) -> Turn:
     """The request in the common form; raises ApiError."""
     continued = bool(fields.continue_final_message)
     schema, schema_param = _schema(fields)
     return Turn(
-        messages=messages_of(fields.messages),
+        messages=messages_of(fields.messages, notes),
         tools=tools.tools or None,
         tool_choice=tools.choice,
         allowed=tools.allowed,

@@ -8,22 +8,26 @@ from typing import Any
 
 from mlxceld.api.body import describe
 from mlxceld.api.errors import ApiError, invalid
+from mlxceld.api.notes import Notes
 from mlxceld.api.openai.schemas import ContentPart, Message, ToolCall
+from mlxceld.api.unseen import left_out
 
 _TEXT = frozenset({"text", "input_text", "output_text"})
 _THOUGHT = frozenset({"thinking", "reasoning"})
+_IMAGES = frozenset({"image_url", "input_image", "image"})
 
 _MAY_BE_SILENT = frozenset({"assistant", "tool", "function"})
 """Roles whose messages may come without content."""
 
 
-def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def messages_of(messages: Sequence[Message], notes: Notes) -> list[dict[str, Any]]:
     """Messages for the template; raises a 400 ApiError that names the part at fault.
 
     Text parts stay parts, absent content is empty text. Calls have an id, a type and arguments as
     JSON text or as the object that was sent. What the assistant thought is ``reasoning_content``.
+    What is left out of a tool's result is noted.
     """
-    history = _History()
+    history = _History(notes)
     return [
         history.convert(message, f"messages[{index}]") for index, message in enumerate(messages)
     ]
@@ -32,13 +36,14 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
 class _History:
     """Keeps count of calls, so that those without an id get one, and their results the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
         self._calls = 0
         self._unanswered: list[tuple[str, str]] = []
 
     def convert(self, message: Message, path: str) -> dict[str, Any]:
         _check(message, path)
-        content, thoughts = _content(message, path)
+        content, thoughts = _content(message, path, self._notes)
         if message.role == "function":
             # The form before there were tools: a result names its function and has no id.
             return {
@@ -113,7 +118,9 @@ def _check(message: Message, path: str) -> None:
     )
 
 
-def _content(message: Message, path: str) -> tuple[str | list[dict[str, Any]], list[str]]:
+def _content(
+    message: Message, path: str, notes: Notes
+) -> tuple[str | list[dict[str, Any]], list[str]]:
     """The text of a message, whole or in parts, and what parts of it are thoughts."""
     if message.content is None:
         return message.refusal or "", []
@@ -129,7 +136,11 @@ def _content(message: Message, path: str) -> tuple[str | list[dict[str, Any]], l
         if part.type in _THOUGHT and message.role == "assistant":
             thoughts.append(_part_thought(part))
             continue
-        parts.append({"type": "text", "text": _part_text(part, where)})
+        if part.type in _IMAGES and message.role in ("tool", "function"):
+            text = left_out(part.type, where, notes)
+        else:
+            text = _part_text(part, where)
+        parts.append({"type": "text", "text": text})
     return parts or "", thoughts
 
 

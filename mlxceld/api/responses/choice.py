@@ -13,8 +13,12 @@ _BY_NAME = ("function", "custom")
 _BY_TYPE = ("local_shell", "shell", "apply_patch", "tool_search")
 
 
-def chosen(choice: str | dict[str, Any] | None, offered: OfferedTools) -> tuple[Any, OfferedTools]:
-    """The choice in the shape of chat completions, and the tools that the model is told of.
+def chosen(
+    choice: str | dict[str, Any] | None, offered: OfferedTools
+) -> tuple[Any, frozenset[str] | None]:
+    """The choice in the shape of chat completions, and the only names that may be called, if any.
+
+    The model is told of all tools, whatever it may call now: the prompt stays the same.
 
     Raises a 400 ApiError for a choice of what is not among the tools, or is not run here.
     """
@@ -22,13 +26,13 @@ def chosen(choice: str | dict[str, Any] | None, offered: OfferedTools) -> tuple[
         if choice.get("type") == "allowed_tools":
             return _allowed(choice, offered)
         tool = _named(choice, offered, "tool_choice")
-        return {"type": "function", "function": {"name": tool.shown_name}}, offered
+        return {"type": "function", "function": {"name": tool.shown_name}}, None
     if choice == "required" and not offered.tools:
         raise invalid("tool_choice", 'tool_choice is "required", but there are no tools to call')
-    return choice, offered
+    return choice, None
 
 
-def _allowed(choice: dict[str, Any], offered: OfferedTools) -> tuple[str, OfferedTools]:
+def _allowed(choice: dict[str, Any], offered: OfferedTools) -> tuple[str, frozenset[str]]:
     mode, allowed = choice.get("mode"), choice.get("tools")
     if mode not in ("auto", "required"):
         raise wrong(choice, "mode", "tool_choice", "'auto' or 'required'")
@@ -49,7 +53,7 @@ def _allowed(choice: dict[str, Any], offered: OfferedTools) -> tuple[str, Offere
             refusal = error
     if not kept and refusal is not None:
         raise refusal
-    return mode, OfferedTools(tuple(tool for tool in offered.tools if tool in kept))
+    return mode, frozenset(tool.shown_name for tool in kept)
 
 
 def _named(choice: dict[str, Any], offered: OfferedTools, where: str) -> OfferedTool:

@@ -10,15 +10,19 @@ from typing import Any
 from mlxceld.api.body import describe
 from mlxceld.api.errors import ApiError, invalid
 from mlxceld.api.notes import Notes
+from mlxceld.api.unseen import left_out
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _TEXT_FILE = re.compile(r"data:(?:text/[^;,]+|application/json)(?:;[^;,]+=[^;,]*)*(;base64)?,")
 
 
-def content_of(content: Any, path: str, notes: Notes) -> str | list[dict[str, Any]]:
+def content_of(
+    content: Any, path: str, notes: Notes, *, in_result: bool = False
+) -> str | list[dict[str, Any]]:
     """A string, or several text parts; null is empty text.
 
-    Raises a 400 ApiError that names the part which is no text.
+    ``in_result`` says that it is what a tool gave. Raises a 400 ApiError that names the part
+    which is no text.
     """
     if content is None:
         return ""
@@ -28,7 +32,12 @@ def content_of(content: Any, path: str, notes: Notes) -> str | list[dict[str, An
         raise invalid(path, f"{path} is {describe(content)}, expected a string or a list of parts")
     texts = []
     for index, part in enumerate(content):
-        text = _part(part, f"{path}[{index}]", notes)
+        where = f"{path}[{index}]"
+        kind = part.get("type") if isinstance(part, dict) else None
+        if in_result and kind in ("input_image", "image"):
+            text: str | None = left_out(kind, where, notes)
+        else:
+            text = _part(part, where, notes)
         if text is not None:
             texts.append(text)
     # One part alone is a string, as other dialects send it.

@@ -50,7 +50,7 @@ def conversation_of(
     converted = convert(items, notes, known=len(known))
     specs = [(f"tools[{index}]", tool) for index, tool in enumerate(fields.tools or ())]
     offered = offered_tools([*specs, *converted.tools], notes)
-    choice, offered = chosen(fields.tool_choice, offered)
+    choice, allowed = chosen(fields.tool_choice, offered)
     if fields.text and fields.text.verbosity not in (None, "medium"):
         notes.skip("text.verbosity", "the model is not told of it")
     messages = converted.messages
@@ -62,6 +62,7 @@ def conversation_of(
         messages=messages,
         tools=offered.functions or None,
         tool_choice=choice,
+        allowed=allowed,
         parallel=fields.parallel_tool_calls is not False,
         template_kwargs=fields.chat_template_kwargs,
         reasoning=_reasoning(fields, converted),

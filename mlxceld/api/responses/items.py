@@ -186,7 +186,7 @@ class _ItemReader:
             output = item.get("output")
             if isinstance(output, dict):
                 output = json.dumps(output, ensure_ascii=False)
-            content = content_of(output, f"{where}.output", self._notes)
+            content = content_of(output, f"{where}.output", self._notes, in_result=True)
         if kind == "apply_patch_call_output":
             content = content or ("failed" if item.get("status") == "failed" else "completed")
         call_id = item.get("call_id")
@@ -286,7 +286,7 @@ def _shell_output(output: Any, path: str, notes: Notes) -> Any:
     if not isinstance(output, list) or not all(
         isinstance(one, dict) and "outcome" in one for one in output
     ):
-        return content_of(output, path, notes)
+        return content_of(output, path, notes, in_result=True)
     texts = []
     for index, one in enumerate(output):
         parts = [
