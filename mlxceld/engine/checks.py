@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.kv.slabs import LayerShape
     from mlxceld.models.loading import LoadedModel
+    from mlxceld.models.progress import Progress
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +38,19 @@ _TYPES: dict[str, Callable[..., Any]] = {
 }
 
 
+_STAGES = {
+    "batch": "checking how rows can be batched",
+    "sharing": "checking how rows can read shared blocks",
+    "reuse": "checking that what is reused equals what is computed",
+}
+"""What is said before a verdict is made: it may take seconds."""
+
+
 class Checks:
     """A model's verdicts, each read from ``file`` or made when it is first asked for.
 
     ``file`` None keeps nothing. ``checked_at`` is the Unix time at which they were made.
+    ``progress`` is told a line before each verdict that is made.
     """
 
     def __init__(
@@ -50,11 +60,13 @@ class Checks:
         file: VerdictFile | None = None,
         *,
         wall_clock: Callable[[], float] = time.time,
+        progress: Progress = lambda line: None,
     ) -> None:
         self._model = model
         self._block_size = settings.apc.block_size
         self._file = file
         self._wall_clock = wall_clock
+        self._progress = progress
         self._found: dict[str, Any] = {}
         self._fingerprint = ""
         self.checked_at = wall_clock()
@@ -108,6 +120,7 @@ class Checks:
 
     def _get(self, name: str, make: Callable[[], T]) -> T:
         if name not in self._found:
+            self._progress(_STAGES[name])
             self._found[name] = make()
         found: T = self._found[name]
         return found

@@ -243,7 +243,9 @@ class Engine(StoreOrders):
             budget, plan, capacities = plan_stores(model, settings, self._given, self._whole)
             self._publisher.capacities = capacities
             self._capacity_plan = plan
-            self._checks = checks = Checks(model, settings, VerdictFile(settings.state_dir))
+            self._checks = checks = Checks(
+                model, settings, VerdictFile(settings.state_dir), progress=self._report_check
+            )
             reuse = make_reuse(
                 model, settings, budget, self._whole, self._trace.emit, self._clock, checks
             )
@@ -277,6 +279,11 @@ class Engine(StoreOrders):
 
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)
+
+    def _report_check(self, line: str) -> None:
+        # Once it serves, a check is an order like others.
+        if self._state is EngineState.LOADING:
+            self._enter(EngineState.LOADING, line)
 
     def _serve(self) -> None:
         core, prefetcher = self._core, self._prefetcher

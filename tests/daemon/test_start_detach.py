@@ -37,6 +37,8 @@ def test_start_kill_start_stop(tmp_path: Path, state: Path, tiny_models: TinyMod
     assert killed.pid is not None
     assert first.stdout == f"mlxceld serves at {killed.address} (process {killed.pid})\n"
     assert "loading" in first.stderr
+    assert "checking how rows can be batched" in first.stderr
+    assert "checking that what is reused" in first.stderr
     assert get(f"{killed.address}/readyz")[0] == 200
 
     # Read again from the daemon's own folder, they are the same.
