@@ -43,7 +43,7 @@ _PROBE_TURN = {"role": "user", "content": "u"}
 class ChatRenderer:
     """The chat template of one tokenizer.
 
-    ``tokenizer`` is mlx-lm's TokenizerWrapper. Not thread-safe: its owner holds the lock.
+    ``tokenizer`` is mlx-lm's TokenizerWrapper, which rendering only reads: any thread may.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -130,6 +130,9 @@ class ChatRenderer:
 
         try:
             return apply(prepared)
+        except ChatTemplateError:
+            # The rendering was cut off: it is not the template that refuses.
+            raise
         except TypeError as error:
             # Some templates (DeepSeek's) join a call's arguments to text, which an object is not.
             try:
