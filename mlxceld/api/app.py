@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -18,6 +17,7 @@ from mlxceld.api.responses import routes as responses
 from mlxceld.api.responses import stored
 from mlxceld.api.responses.store import ResponseStore
 from mlxceld.web.hosts import HostGuard
+from mlxceld.web.lanes import Lanes
 
 if TYPE_CHECKING:
     from mlxceld.api.keys import ApiKeys
@@ -36,13 +36,14 @@ def create_app(
     ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     keep_alive: float = 5.0,
     stall_limit: float = 300.0,
+    lanes: Lanes | None = None,
 ) -> web.Application:
     """The application, ready for an AppRunner with ``handler_cancellation=True``.
 
     Only with handler cancellation does a client that leaves end its request. ``clock`` is the
     engine's monotonic clock and ``wall`` Unix time, in seconds. ``keep_alive`` is after how many
     silent seconds a stream sends a comment; ``stall_limit`` from what age of a busy engine's
-    heartbeat ``/livez`` fails.
+    heartbeat ``/livez`` fails. ``lanes`` are closed with the application.
     """
     app = web.Application(
         client_max_size=settings.max_body,
@@ -63,14 +64,13 @@ def create_app(
         metrics_text=metrics_text,
         keep_alive=keep_alive,
         stall_limit=stall_limit,
-        # The tokenizer has one lock: a second thread would only wait for it.
-        worker=ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize"),
+        lanes=lanes or Lanes(),
     )
     app[stored.STORE] = ResponseStore(settings.responses.capacity_bytes)
     app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
     app[openapi.DOCUMENT] = {}
     app.on_response_prepare.append(middleware.add_headers)
-    app.cleanup_ctx.append(_worker)
+    app.cleanup_ctx.append(_lanes)
     app.add_routes(
         [
             web.post("/v1/chat/completions", chat.post_chat_completions),
@@ -98,6 +98,6 @@ def create_app(
     return app
 
 
-async def _worker(app: web.Application) -> AsyncIterator[None]:
+async def _lanes(app: web.Application) -> AsyncIterator[None]:
     yield
-    app[CONTEXT].worker.shutdown(wait=False, cancel_futures=True)
+    app[CONTEXT].lanes.close()

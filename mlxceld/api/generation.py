@@ -14,6 +14,7 @@ from aiohttp import web
 from mlxceld.api.ahead import prefetch_after
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID, ApiContext
 from mlxceld.api.errors import cancelled, from_engine, from_failure, invalid, timed_out
+from mlxceld.api.time_limit import seconds_left
 from mlxceld.engine.errors import EngineError, InvalidRequestError
 from mlxceld.engine.events import (
     Delta,
@@ -262,7 +263,7 @@ def _requests(request: web.Request, plan: Plan, request_id: str) -> list[Generat
             client=request.get(CLIENT),
             endpoint=plan.endpoint,
             stream=plan.stream,
-            timeout=request.app[CONTEXT].settings.request_timeout,
+            timeout=seconds_left(request.app[CONTEXT]) or 0.0,
             boundaries=plan.boundaries,
             keeps=keeps,
             after=after,

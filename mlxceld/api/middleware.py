@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from mlxceld.api.body import LARGE
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID
 from mlxceld.api.errors import ANTHROPIC, ApiError, dialect_of, from_engine, internal_error
 from mlxceld.api.notes import HEADER, NOTES, header_value
+from mlxceld.api.time_limit import note_arrival
 from mlxceld.engine.errors import EngineError
 from mlxceld.web.hosts import HostGuard
 
@@ -46,10 +48,16 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 @web.middleware
 async def request_ids(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Take the caller's request id, or give one."""
+    """Take the caller's request id, or give one; the request's time runs from here."""
     given = request.headers.get(_ID_HEADER, "")
-    request[REQUEST_ID] = given if _ID.fullmatch(given) else request.app[CONTEXT].ids()
-    return await handler(request)
+    context = request.app[CONTEXT]
+    request[REQUEST_ID] = given if _ID.fullmatch(given) else context.ids()
+    note_arrival(context)
+    try:
+        return await handler(request)
+    finally:
+        if LARGE in request:
+            context.lanes.trim_later()
 
 
 @web.middleware

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,8 @@ from mlxceld.api.errors import invalid
 from mlxceld.api.harmony import HarmonyReader
 from mlxceld.api.parts import Answer
 from mlxceld.api.reader import AnswerReader, MarkedReader, Reading
+from mlxceld.api.text_bounds import check_fits
+from mlxceld.api.time_limit import within_time
 from mlxceld.engine.request import Constraint
 from mlxceld.models.boundaries import Boundary, common_prefix
 from mlxceld.models.calls import HERMES
@@ -23,6 +24,7 @@ from mlxceld.models.fitting.tool_fields import without_nulls
 from mlxceld.models.grammar import GrammarError, JsonGrammar
 from mlxceld.models.reasoning import ReasoningRequest, reasoning_kwargs
 from mlxceld.models.text import RenderedPrompt, TextCodec
+from mlxceld.models.text_limit import conversation_texts
 from mlxceld.models.volatile import drop_volatile_head
 
 trace_log = logging.getLogger("mlxceld.apc")
@@ -131,9 +133,10 @@ async def prepare(context: ApiContext, turn: Turn) -> Prepared:
     def work() -> Prepared:
         return _prepare(codec, turn, with_boundaries=keeps_snapshots)
 
+    texts = list(conversation_texts(turn.messages, turn.tools))
+    check_fits(context, texts, turn.messages_param, messages=len(turn.messages))
     try:
-        # Never on the loop: it would wait for the tokenizer's lock behind a long prompt.
-        return await asyncio.get_running_loop().run_in_executor(context.worker, work)
+        return await within_time(context, work, size=sum(map(len, texts)))
     except ChatTemplateError as error:
         about_kwargs = str(error).startswith("chat_template_kwargs")
         param = "chat_template_kwargs" if about_kwargs else turn.messages_param

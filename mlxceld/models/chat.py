@@ -58,8 +58,8 @@ class Rendering:
 class ChatRenderer:
     """The chat template of one tokenizer.
 
-    ``tokenizer`` is mlx-lm's TokenizerWrapper; ``control_tokens`` keeps those in the texts of a
-    conversation apart, None lets them be. Not thread-safe: its owner holds the lock.
+    ``tokenizer`` is mlx-lm's TokenizerWrapper, which rendering only reads: any thread may.
+    ``control_tokens`` keeps those in the texts of a conversation apart, None lets them be.
     """
 
     def __init__(self, tokenizer: Any, control_tokens: ControlTokens | None = None) -> None:

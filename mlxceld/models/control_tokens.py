@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mlxceld.models.encoding import TextEncoder
 from mlxceld.models.errors import ChatTemplateError
 from mlxceld.models.fitting.conversation import Conversation
 
@@ -139,9 +140,10 @@ class ControlTokens:
         with self._lock:
             while self._copy is None or self._copy.prefix in rendering:
                 self._copy = _Renamed(self._tokenizer, self._names)
-            names = self._copy.names
-            own = self._added_pattern.sub(lambda m: names.get(m[0], m[0]), rendering)
-            return self._copy.encode(guard.reveal(own))
+            renamed = self._copy
+        names = renamed.names
+        own = self._added_pattern.sub(lambda m: names.get(m[0], m[0]), rendering)
+        return renamed.encode(guard.reveal(own))
 
 
 class _Renamed:
@@ -164,12 +166,13 @@ class _Renamed:
             backend.token_to_id(self.names.get(entry.content, entry.content)): number
             for number, entry in added.items()
         }
-        self._tokenizer = copy.copy(inner)
-        self._tokenizer._tokenizer = backend
+        tokenizer = copy.copy(inner)
+        tokenizer._tokenizer = backend
+        self._encoder = TextEncoder(tokenizer)
 
     def encode(self, text: str) -> list[int]:
         """The ids that the original has for the tokens by their new names, and for all else."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        ids = self._encoder.encode(text, add_special_tokens=False)
         return [self._ids.get(token, token) for token in ids]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, cast
@@ -21,6 +20,8 @@ from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.params import sampling_params, session_of
 from mlxceld.api.openai.schemas import CompletionRequest
 from mlxceld.api.openai.sse import OpenAiStream, stream_events
+from mlxceld.api.text_bounds import check_fits
+from mlxceld.api.time_limit import within_time
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
 
@@ -82,6 +83,9 @@ async def _tokens(
 ) -> list[list[int]]:
     """The token ids of every prompt; texts get the special tokens that the model's begin with."""
     codec = context.text()
+    texts = [one for one in _each(prompt) if isinstance(one, str)]
+    for text in texts:
+        check_fits(context, [text], "prompt")
 
     def encode() -> list[list[int]]:
         return [
@@ -89,7 +93,7 @@ async def _tokens(
             for one in _each(prompt)
         ]
 
-    return await asyncio.get_running_loop().run_in_executor(context.worker, encode)
+    return await within_time(context, encode, size=sum(map(len, texts)))
 
 
 def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
