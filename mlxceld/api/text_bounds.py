@@ -14,15 +14,18 @@ if TYPE_CHECKING:
 _TOKENIZE_BYTES = 2**20
 
 
-def check_fits(context: ApiContext, texts: Iterable[str], param: str, *, messages: int = 0) -> None:
+def check_fits(
+    context: ApiContext, texts: Iterable[str], param: str, *, messages: int = 0, contexts: int = 1
+) -> None:
     """Raise the error of a prompt that is too long where the texts cannot be shorter than that.
 
-    The number of tokens that it names is then the least that there can be: no token stands for
-    more bytes than the vocabulary's longest, and none of the ``messages`` is nothing.
+    Too long is what takes more than ``contexts`` times the model's context. The number of tokens
+    that the error names is then the least that there can be: no token stands for more bytes than
+    the vocabulary's longest, and none of the ``messages`` is nothing.
     """
     length = context.model().context_length
     least = max(context.text().least_tokens(texts), messages)
-    if least > length:
+    if least > length * contexts:
         raise from_engine(ContextLengthError(least, length), prompt_param=param)
 
 

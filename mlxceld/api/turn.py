@@ -29,6 +29,9 @@ from mlxceld.models.volatile import drop_volatile_head
 
 trace_log = logging.getLogger("mlxceld.apc")
 
+_COUNTED_CONTEXTS = 8
+"""How many contexts' worth of text is counted at most: a client asks how far it is over."""
+
 _CALL_ID = "call00001"
 """Stands for the id of a call where a reply is only read to render it again."""
 
@@ -117,8 +120,12 @@ def _reply(
     return message
 
 
-async def prepare(context: ApiContext, turn: Turn) -> Prepared:
-    """Render a turn and compile what its answer has to fit; raises ApiError."""
+async def prepare(context: ApiContext, turn: Turn, *, only_count: bool = False) -> Prepared:
+    """Render a turn and compile what its answer has to fit; raises ApiError.
+
+    A prompt that is sure not to fit the context is refused before it is rendered; where it is
+    ``only_count``-ed, one of several times that length.
+    """
     codec = context.text()
     if context.settings.volatile_heads:
         messages, dropped = drop_volatile_head(turn.messages)
@@ -134,7 +141,8 @@ async def prepare(context: ApiContext, turn: Turn) -> Prepared:
         return _prepare(codec, turn, with_boundaries=keeps_snapshots)
 
     texts = list(conversation_texts(turn.messages, turn.tools))
-    check_fits(context, texts, turn.messages_param, messages=len(turn.messages))
+    contexts = _COUNTED_CONTEXTS if only_count else 1
+    check_fits(context, texts, turn.messages_param, messages=len(turn.messages), contexts=contexts)
     try:
         return await within_time(context, work, size=sum(map(len, texts)))
     except ChatTemplateError as error:

@@ -90,7 +90,7 @@ async def post_count_tokens(request: web.Request) -> web.Response:
     check_fields(COUNT_FIELDS, body, notes)
     fields = validate(PromptRequest, body)
     answering_model(context, fields.model)
-    prepared = await prepare(context, turn_of(fields, notes))
+    prepared = await prepare(context, turn_of(fields, notes), only_count=True)
     tell(request, notes)
     return web.json_response({"input_tokens": len(prepared.prompt.tokens)})
 

@@ -97,7 +97,7 @@ async def post_input_tokens(request: web.Request) -> web.Response:
     fields = validate(CountRequest, body)
     answering_model(context, fields.model)
     conversation = conversation_of(fields, fields.input or [], request.app[STORE], notes)
-    prepared = await prepare(context, conversation.turn)
+    prepared = await prepare(context, conversation.turn, only_count=True)
     tell(request, notes)
     count = len(prepared.prompt.tokens)
     return web.json_response({"object": "response.input_tokens", "input_tokens": count})
