@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ from mlxceld.telemetry.metrics import Metrics
 from mlxceld.telemetry.status import EngineState
 from mlxceld.warmup import warm_files
 from mlxceld.web.hosts import HostGuard
+from mlxceld.web.lanes import Lanes
 from mlxceld.web.runner import Runner
 
 if TYPE_CHECKING:
@@ -129,11 +131,16 @@ def load_model(settings: Settings) -> Callable[[Callable[[str], None]], LoadedMo
         with file_limit_kept():
             from mlxceld.models import loading
 
-        return loading.load_model(
+        model = loading.load_model(
             folder,
             progress=progress,
             special_tokens_in_text=settings.special_tokens_in_text,
         )
+        # While the model is probed: the first schema would wait for it a second or two.
+        threading.Thread(
+            target=model.text.prepare_grammars, name="prepare-grammars", daemon=True
+        ).start()
+        return model
 
     return load
 
@@ -208,8 +215,13 @@ class Daemon:
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         """Both applications on their sockets."""
+        lanes = Lanes()
         public = create_app(
-            self._engine, self._settings, self._resources.keys, metrics_text=self._metrics.render
+            self._engine,
+            self._settings,
+            self._resources.keys,
+            metrics_text=self._metrics.render,
+            lanes=lanes,
         )
         public.middlewares.insert(0, self._in_flight.middleware)
         admin = create_admin_app(
@@ -219,6 +231,7 @@ class Daemon:
             address=self._address,
             access=self._admin_access(),
             reload=self._reloader.reload,
+            lanes=lanes.report,
         )
         async with contextlib.AsyncExitStack() as running:
             for app, envelope, sockets in (

@@ -49,6 +49,7 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
     ready = snapshot.state is EngineState.READY and not snapshot.fault
     serving = snapshot.state in (EngineState.READY, EngineState.DRAINING)
     stats = snapshot.cache
+    lanes = context.lanes()
     host, port = context.address()
     return {
         "version": __version__,
@@ -75,6 +76,7 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
         "queue_rejections": snapshot.queue_rejections,
         "faults": snapshot.faults,
         "fault": snapshot.fault,
+        "preparing": {**asdict(lanes), "full": list(lanes.full), "detail": lanes.detail},
         "longest_chunk_seconds": snapshot.longest_chunk_seconds,
         "longest_decode_step_seconds": snapshot.longest_decode_step_seconds,
         "memory": asdict(snapshot.memory),

@@ -15,13 +15,19 @@ from typing import Any
 LONG_STRING = 64 * 1024
 """Bytes from which on a string is decoded apart."""
 
-_SLICE = 256 * 1024
+_SLICE = 128 * 1024
 _PAUSE_SECONDS = 5e-5
 """Long enough for a thread that waits for the interpreter to get it."""
 
 _IN_STRING = re.compile(rb'(?:[^"\\]+|\\.)*+', re.DOTALL)
-_SAFE_CUT = re.compile(rb"[^\\\x80-\xff]{13}", re.DOTALL)
-"""Behind twelve of these no escape and no character is open."""
+_WHOLE = re.compile(
+    rb"(?:[^\\\x80-\xff]+"
+    rb"|\\[^u]"
+    rb"|\\u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(?![dD][89abAB])[0-9a-fA-F]{2})[0-9a-fA-F]{2}"
+    rb"|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})*+",
+    re.DOTALL,
+)
+"""Ends where no escape, no pair of surrogates and no character is open."""
 
 _SEPARATORS = (b",", b"[", b"{")
 
@@ -124,8 +130,9 @@ def _decoded(
     while start < end:
         cut = end
         if end - start > _SLICE:
-            safe = _SAFE_CUT.search(raw, start + _SLICE, min(end, start + 2 * _SLICE))
-            cut = end if safe is None else safe.end()
+            whole = _WHOLE.match(raw, start, start + _SLICE)
+            # At what is nothing whole it does not matter where the text is cut: it is refused.
+            cut = whole.end() if whole and whole.end() > start else start + _SLICE
         yield str(loads(b'"%b"' % raw[start:cut]))
         start = cut
         pause(_PAUSE_SECONDS)

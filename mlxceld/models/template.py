@@ -19,7 +19,6 @@ import jinja2
 from jinja2 import nodes
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from transformers.utils import chat_template_utils
 
 from mlxceld.models.metering import (
     SIZE,
@@ -35,8 +34,6 @@ _RUNS_AGAIN: Any = (nodes.For, nodes.Macro, nodes.CallBlock)
 _STEP = "__mlxceld_step__"
 _JOIN = "__mlxceld_join__"
 _COMPILED = 16
-
-_transformers_compile: Callable[[str], Any] = chat_template_utils._compile_jinja_template
 
 _WIDTH = re.compile(r"\d{7,}")
 """A width in a format that makes more than text of a page."""
@@ -92,14 +89,26 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 def install() -> None:
     """Have transformers compile chat templates with this module from now on."""
+    _sandbox()
+    # Imported here: the API knows this module and must not load transformers.
+    from transformers.utils import chat_template_utils
+
     chat_template_utils._compile_jinja_template = compile_template
+
+
+@lru_cache(maxsize=1)
+def _sandbox() -> Any:
+    """The environment in which transformers compiles, with its filters, functions and tags."""
+    from transformers.utils import chat_template_utils
+
+    # Of no text, since compiling folds constants: there ``10**10**10`` would be computed.
+    return chat_template_utils._compile_jinja_template("").environment
 
 
 @lru_cache(maxsize=_COMPILED)
 def compile_template(source: str) -> jinja2.Template:
     """A chat template whose loops are counted; raises what jinja2 does for a wrong source."""
-    # Of no text, since compiling folds constants: there ``10**10**10`` would be computed.
-    environment = _environment_like(_transformers_compile("").environment)
+    environment = _environment_like(_sandbox())
     tree = environment.parse(source)
     _count_steps(tree, environment)
     code = environment.compile(tree)

@@ -137,6 +137,8 @@ def _status_rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The rows of ``status``, with those that say something only when there is something."""
     count, size, duration = tables.count_text, tables.size_text, tables.duration_text
     yield "state", _state(answer)
+    if (preparing := answer.get("preparing")) and preparing["detail"]:
+        yield "preparing", preparing["detail"]
     if answer["fault"]:
         yield "fault", f"{answer['fault']} ({count(answer['faults'])} since the start)"
     yield "version", f"{answer['version']}, process {answer['pid']}"

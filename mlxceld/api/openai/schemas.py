@@ -14,6 +14,7 @@ from mlxceld.api.validation import RequestModel
 STOP_LIMIT = 16
 CHOICES_LIMIT = 16
 LOGPROBS_LIMIT = 20
+BIAS_LIMIT = 32_768
 
 _TOKEN_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
@@ -124,7 +125,9 @@ class GenerationFields(RequestModel):
     ) = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[str, Bias], AfterValidator(_token_keys)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Bias], Field(max_length=BIAS_LIMIT), AfterValidator(_token_keys)] | None
+    ) = None
     seed: int | None = None
     max_tokens: Annotated[int, whole(1)] | None = None
     max_completion_tokens: Annotated[int, whole(1)] | None = None
