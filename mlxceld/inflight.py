@@ -9,10 +9,14 @@ from aiohttp import web
 
 
 class InFlight:
-    """Counts the public API's requests, each until its answer is sent."""
+    """Counts the public API's requests, each from its last byte until its answer is sent.
+
+    One of which a part has yet to come is not running: it may never come.
+    """
 
     def __init__(self) -> None:
-        self._count = 0
+        self._arriving: set[web.Request] = set()
+        self._running: set[web.Request] = set()
         self._none = asyncio.Event()
         self._none.set()
 
@@ -21,20 +25,36 @@ class InFlight:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Count one request."""
-        self._count += 1
-        self._none.clear()
+        self._arriving.add(request)
+        # Called at once where there is nothing more to come.
+        request.content.on_eof(lambda: self._arrived(request))
         try:
             return await handler(request)
         finally:
-            self._count -= 1
-            if not self._count:
+            self._arriving.discard(request)
+            self._running.discard(request)
+            if not self._running:
                 self._none.set()
+
+    def _arrived(self, request: web.Request) -> None:
+        if request in self._arriving:
+            self._arriving.discard(request)
+            self._running.add(request)
+            self._none.clear()
 
     @property
     def count(self) -> int:
         """How many there are."""
-        return self._count
+        return len(self._running)
 
     async def over(self) -> None:
         """Return when there is none."""
         await self._none.wait()
+
+    def drop_arriving(self) -> int:
+        """Close the connections of requests that have not come whole; returns how many."""
+        transports = [request.transport for request in self._arriving]
+        for transport in transports:
+            if transport is not None:
+                transport.abort()
+        return len(transports)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxceld.admin.actor import peer_pid, peer_uid
 from mlxceld.admin.socket import AdminSocket, AdminSocketError
 from mlxceld.config.paths import SOCKET_PATH_LIMIT
+from mlxceld.config.peer import peer_pid, peer_uid
 
 
 @pytest.fixture
