@@ -2,7 +2,8 @@
 
 Beside a running stream each load comes from another client, one after the other: a text of 30 MB,
 a conversation whose template loops, one of a million messages, a schema of 5,000 properties.
-Meanwhile short chats, ``/livez`` and the admin API's status are timed. Prints a table of ratios to what was
+Meanwhile short chats, ``/livez`` and the admin API's status are timed. Prints a table of ratios to
+what was
 measured without load, and ends with 1 where a limit is passed. Loopback only; ends by itself.
 
     python scripts/check_isolation.py --model demo [--rounds 2]
@@ -253,7 +254,7 @@ def looping_model(model: Path, folder: Path) -> Path:
 
 
 def milliseconds(values: list[float]) -> str:
-    """The longest of some times, for the table."""
+    """The median and the longest of some times, for the table."""
     if not values:
         return "-"
     return f"{1e3 * statistics.median(values):.0f}/{1e3 * max(values):.0f}"
