@@ -11,6 +11,13 @@ class ChatTemplateError(ValueError):
     """The model's chat template cannot render these messages; the text says why."""
 
 
+def shown(value: object, limit: int = 60) -> str:
+    """A value from a file as errors show it: one short line, whatever it is."""
+    text = repr(value[: limit + 1] if isinstance(value, str | bytes | list | tuple) else value)
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def one_line(error: BaseException, limit: int = 300) -> str:
     """An exception's text on one line of at most ``limit`` characters, never empty."""
     text = " ".join(str(error).split()) or type(error).__name__
