@@ -15,8 +15,8 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self._arriving: set[web.Request] = set()
-        self._running: set[web.Request] = set()
+        self._arriving: dict[int, web.Request] = {}
+        self._running: set[int] = set()
         self._none = asyncio.Event()
         self._none.set()
 
@@ -25,21 +25,21 @@ class InFlight:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Count one request."""
-        self._arriving.add(request)
+        key = id(request)
+        self._arriving[key] = request
         # Called at once where there is nothing more to come.
-        request.content.on_eof(lambda: self._arrived(request))
+        request.content.on_eof(lambda: self._arrived(key))
         try:
             return await handler(request)
         finally:
-            self._arriving.discard(request)
-            self._running.discard(request)
+            self._arriving.pop(key, None)
+            self._running.discard(key)
             if not self._running:
                 self._none.set()
 
-    def _arrived(self, request: web.Request) -> None:
-        if request in self._arriving:
-            self._arriving.discard(request)
-            self._running.add(request)
+    def _arrived(self, key: int) -> None:
+        if self._arriving.pop(key, None) is not None:
+            self._running.add(key)
             self._none.clear()
 
     @property
@@ -53,7 +53,7 @@ class InFlight:
 
     def drop_arriving(self) -> int:
         """Close the connections of requests that have not come whole; returns how many."""
-        transports = [request.transport for request in self._arriving]
+        transports = [request.transport for request in self._arriving.values()]
         for transport in transports:
             if transport is not None:
                 transport.abort()

@@ -28,8 +28,9 @@ class Connections:
     """Keeps connections from taking the last files that the process may open.
 
     The lowest free number is what the system gives a new file, so a connection whose number is at
-    the ``ceiling`` or above tells that only the reserve is left. Then the silent connection that
-    was opened first is closed for it; where none is silent, the new one is.
+    the ``ceiling`` or above tells that only the reserve is left. As long as there is one, the
+    silent connection that was opened first is closed for each new one; where none is silent, the
+    new one is.
     """
 
     def __init__(
@@ -37,17 +38,18 @@ class Connections:
     ) -> None:
         self._ceiling = ceiling
         self._clock = clock
-        self._open: dict[Connection, None] = {}
+        self._open: dict[Connection, int] = {}
+        self._above: set[int] = set()
         self._closing: set[Connection] = set()
         self._quiet_until = float("-inf")
 
-    def add(self, connection: Connection) -> None:
-        """A connection was made."""
-        self._open[connection] = None
+    def add(self, connection: Connection, number: int) -> None:
+        """A connection was made; ``number`` is its file's."""
+        self._open[connection] = number
 
     def discard(self, connection: Connection) -> None:
         """A connection has ended."""
-        self._open.pop(connection, None)
+        self._above.discard(self._open.pop(connection, -1))
         self._closing.discard(connection)
 
     @property
@@ -57,13 +59,15 @@ class Connections:
 
     def admit(self, number: int) -> bool:
         """Whether the new connection with this file number may stay."""
-        if number < self._ceiling():
+        if number < self._ceiling() and not self._above:
             return True
         found = next((one for one in self._open if one.silent), None)
         if found is None:
             self._say("no files are left for connections: new ones are closed at once")
             return False
         self._say("few files are left: silent connections are closed for new ones")
+        if number >= self._ceiling():
+            self._above.add(number)
         self._closing.add(found)
         found.abort()
         return True

@@ -39,7 +39,7 @@ class _Protocol(web.RequestHandler):
             )
         server = self._manager
         if isinstance(server, _Server) and server.open_connections is not None:
-            server.open_connections.add(self)
+            server.open_connections.add(self, transport.get_extra_info("socket").fileno())
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count the connection no longer."""

@@ -15,18 +15,14 @@ _CALL = {"name": "get_weather", "arguments": {"city": "Paris"}}
 _SECONDS = 400
 
 
-def python_cases(
-    folder: Path, scratch: Path, family: str, template: str
-) -> Iterator[Verdict]:
+def python_cases(folder: Path, scratch: Path, family: str, template: str) -> Iterator[Verdict]:
     """The cases of ``python_cases.py``, run by the environment's own interpreter."""
     python = folder / "py" / "bin" / "python"
     script = Path(__file__).with_name("python_cases.py")
     yield from _run([str(python), str(script)], python, scratch, family, template, scratch)
 
 
-def ai_sdk_cases(
-    folder: Path, scratch: Path, family: str, template: str
-) -> Iterator[Verdict]:
+def ai_sdk_cases(folder: Path, scratch: Path, family: str, template: str) -> Iterator[Verdict]:
     """The cases of ``ai_sdk.mjs``, run by Node.js beside the packages."""
     package = folder / "npm" / "node_modules" / "ai"
     node = shutil.which("node")
@@ -65,4 +61,6 @@ def _run(
         told = json.loads(line)
         yield Verdict(told["client"], told["version"], model, told["case"], told["outcome"])
     if done.returncode or not lines:
-        yield Verdict(needed.name, "-", model, "all", f"code {done.returncode}: {done.stderr[-300:]}")
+        yield Verdict(
+            needed.name, "-", model, "all", f"code {done.returncode}: {done.stderr[-300:]}"
+        )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """``outcome`` is "ok", "skipped", or what went wrong; ``share`` what a turn read of the cache."""
+    """``outcome`` is "ok", "skipped" or what went wrong; ``share`` what came from the cache."""
 
     client: str
     version: str

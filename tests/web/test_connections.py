@@ -30,7 +30,7 @@ class Told:
 def test_below_the_ceiling_nothing_is_closed() -> None:
     connections = Connections(lambda: 10)
     one = Told(silent=True)
-    connections.add(one)
+    connections.add(one, 8)
     assert connections.admit(9)
     assert connections.settled
     assert not one.aborted
@@ -39,20 +39,29 @@ def test_below_the_ceiling_nothing_is_closed() -> None:
 def test_at_the_ceiling_the_oldest_silent_connection_makes_room() -> None:
     connections = Connections(lambda: 10)
     busy, first, second = Told(silent=False), Told(silent=True), Told(silent=True)
-    for one in (busy, first, second):
-        connections.add(one)
+    for number, one in enumerate((busy, first, second)):
+        connections.add(one, 7 + number)
     assert connections.admit(10)
     assert [one.aborted for one in (busy, first, second)] == [False, True, False]
     # Its file is only free when it has gone.
     assert not connections.settled
     connections.discard(first)
     assert connections.settled
+    # One is above now, so that the freed number below is no more room than before.
+    third = Told(silent=True)
+    connections.add(third, 10)
+    assert connections.admit(8)
+    assert second.aborted
+    connections.discard(second)
+    connections.discard(third)
+    assert connections.admit(9)
+    assert not busy.aborted
 
 
 def test_where_all_are_busy_the_new_one_goes(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     connections = Connections(lambda: 10, lambda: now[0])
-    connections.add(Told(silent=False))
+    connections.add(Told(silent=False), 9)
     assert not connections.admit(10)
     assert not connections.admit(11)
     assert len(caplog.records) == 1
@@ -72,7 +81,7 @@ def test_a_listener_turns_away_what_its_gate_does_not_admit() -> None:
         client.settimeout(30)
         assert client.recv(1) == b""
         one = Told(silent=True)
-        gate.add(one)
+        gate.add(one, 9)
         with socket.create_connection(listener.getsockname()):
             accepted, _ = listener.accept()
             accepted.close()
