@@ -12,8 +12,10 @@ import click
 
 from mlxceld import __version__
 from mlxceld.config import ConfigFileError, ResolvedSettings, effective, resolve
+from mlxceld.config.folders import FolderError, private_folder
 from mlxceld.config.kinds import DurationKind
 from mlxceld.config.options import KindParam, SettingsCommand, resolve_from_click, settings_options
+from mlxceld.config.streams import open_missing_streams
 
 if TYPE_CHECKING:
     from mlxceld.process.report import StartReport
@@ -22,7 +24,19 @@ _STOP_MARGIN_SECONDS = 30.0
 """How much longer than the drain limit a stop is waited for."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Program(click.Group):
+    """The commands, with all three standard streams whoever starts them."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command."""
+        open_missing_streams()
+        return super().main(*args, **kwargs)
+
+
+@click.group(
+    cls=_Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="mlxceld", message="%(prog)s %(version)s")
 def main() -> None:
     """Serve a language model in the background, with a prompt cache to see and steer.
@@ -100,6 +114,7 @@ def start(detach: bool, **params: Any) -> None:
 
     try:
         refuse_under_manager()
+        private_folder(state_dir)
         holder = read_holder(state_dir)
         if holder is not None:
             raise AlreadyRunningError(state_dir, holder)
@@ -108,6 +123,8 @@ def start(detach: bool, **params: Any) -> None:
         _fail(str(error), 1)
     except StartError as error:
         _fail(str(error), error.exit_code)
+    except FolderError as error:
+        _fail(f"state_dir {state_dir}: {error}", os.EX_CONFIG)
     except OSError as error:
         _fail(f"state_dir {state_dir}: cannot be used: {error.strerror or error}", os.EX_CONFIG)
     except KeyboardInterrupt:
@@ -211,6 +228,10 @@ def import_command(path: str, state_dir: Path | None) -> None:
 
     state = _settings_for(state_dir).settings.state_dir
     try:
+        private_folder(state)
+    except (FolderError, OSError) as error:
+        _fail(f"state_dir {state}: {getattr(error, 'strerror', None) or error}", os.EX_CONFIG)
+    try:
         require_mlx()
         blas.interpose()
         folder = (
@@ -225,15 +246,12 @@ def import_command(path: str, state_dir: Path | None) -> None:
 
 def _rereader(params: dict[str, Any]) -> Callable[[], ResolvedSettings]:
     """Resolves the settings of a command's flags, as often as wanted, wherever the process is."""
+    from mlxceld.config.paths import working_folder
+
     # A daemon leaves this folder, and resolves them again.
-    try:
-        folder = Path.cwd()
-    except FileNotFoundError:
-        # It is gone; absolute paths need none.
-        folder = None
+    folder = working_folder()
     if params.get("config") is not None:
-        given = params["config"].expanduser()
-        params = {**params, "config": given if folder is None else folder / given}
+        params = {**params, "config": folder / params["config"].expanduser()}
     return lambda: resolve_from_click(params, folder=folder)
 
 

@@ -13,9 +13,11 @@ from mlxceld.api import cache_stats, health, metrics, middleware, openapi, token
 from mlxceld.api.anthropic import messages
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
 from mlxceld.api.openai import chat, completions, models
+from mlxceld.api.refusals import REFUSALS, Refusals, sweeping
 from mlxceld.api.responses import routes as responses
 from mlxceld.api.responses import stored
 from mlxceld.api.responses.store import ResponseStore
+from mlxceld.telemetry.refusals import RefusalCounts
 from mlxceld.web.hosts import HostGuard
 from mlxceld.web.lanes import Lanes
 
@@ -31,6 +33,7 @@ def create_app(
     keys: ApiKeys,
     *,
     metrics_text: MetricsText,
+    refusals: RefusalCounts | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
     ids: Callable[[], str] = lambda: uuid.uuid4().hex,
@@ -43,7 +46,8 @@ def create_app(
     Only with handler cancellation does a client that leaves end its request. ``clock`` is the
     engine's monotonic clock and ``wall`` Unix time, in seconds. ``keep_alive`` is after how many
     silent seconds a stream sends a comment; ``stall_limit`` from what age of a busy engine's
-    heartbeat ``/livez`` fails. ``lanes`` are closed with the application.
+    heartbeat ``/livez`` fails. ``lanes`` are closed with the application. Refused requests are
+    counted in ``refusals``.
     """
     app = web.Application(
         client_max_size=settings.max_body,
@@ -68,9 +72,10 @@ def create_app(
     )
     app[stored.STORE] = ResponseStore(settings.responses.capacity_bytes)
     app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
+    app[REFUSALS] = Refusals(RefusalCounts() if refusals is None else refusals, clock)
     app[openapi.DOCUMENT] = {}
     app.on_response_prepare.append(middleware.add_headers)
-    app.cleanup_ctx.append(_lanes)
+    app.cleanup_ctx.extend([_lanes, sweeping])
     app.add_routes(
         [
             web.post("/v1/chat/completions", chat.post_chat_completions),

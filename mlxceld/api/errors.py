@@ -99,7 +99,8 @@ def invalid(param: str | None, message: str, *, code: str | None = None) -> ApiE
 
 def refusal(status: int, message: str) -> web.Response:
     """A refusal of what did not get as far as a route."""
-    return ApiError(status, message, code="bad_request" if status < 500 else None).response()
+    code = "unsupported_expectation" if status == 417 else "bad_request"
+    return ApiError(status, message, code=code if status < 500 else None).response()
 
 
 def not_ready(message: str) -> ApiError:

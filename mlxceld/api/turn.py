@@ -22,6 +22,7 @@ from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
 from mlxceld.models.fitting.tool_fields import without_nulls
 from mlxceld.models.grammar import GrammarError, JsonGrammar
+from mlxceld.models.output_format import START
 from mlxceld.models.reasoning import ReasoningRequest, reasoning_kwargs
 from mlxceld.models.text import RenderedPrompt, TextCodec
 from mlxceld.models.text_limit import conversation_texts
@@ -188,6 +189,7 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         harmony=form.harmony,
         forced=forced,
         in_reasoning=in_reasoning,
+        opened=prompt.text.rpartition(START)[2] if form.harmony else "",
         parallel=turn.parallel,
     )
     opens = form.answer_opens if in_reasoning or form.harmony else ()

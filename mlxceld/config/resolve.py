@@ -82,7 +82,7 @@ def resolve(
         given = [row.flags[0]] if name in flags else []
         given += variables
         notes += [f"{given[0]} is given, so {loser} is ignored" for loser in given[1:]]
-        base = folder
+        base = folder or paths.working_folder(environ)
         if name in flags:
             values[name], sources[name] = flags[name], Source.FLAG
         elif variables:

@@ -15,6 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlxceld.config.units import readable_bytes
 from mlxceld.models import batch_masks, cpu_activations, cpu_rope
 from mlxceld.models.cache_kinds import classify, count_kinds
+from mlxceld.models.end_tokens import named_end_ids
 from mlxceld.models.errors import ModelError, one_line
 from mlxceld.models.folder import ModelFolder, check_folder
 from mlxceld.models.info import (
@@ -84,7 +85,7 @@ def _load(folder: ModelFolder, progress: Progress, special_tokens_in_text: bool)
         folder.path,
         # A tokenizer that is code would be asked about on the terminal.
         {"trust_remote_code": False},
-        eos_token_ids=config.get("eos_token_id"),
+        eos_token_ids=sorted(named_end_ids(folder.path, config)),
     )
     width = _logits_width(module)
     status = _describe(folder, module, config, width, progress)

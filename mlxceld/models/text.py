@@ -16,6 +16,7 @@ from mlxceld.models.detokenizer import (
     WindowDetokenizer,
 )
 from mlxceld.models.encoding import TextEncoder
+from mlxceld.models.end_tokens import template_end_id
 from mlxceld.models.grammar import JsonGrammar, LazyCompiler
 from mlxceld.models.output_format import OutputFormat, output_format
 from mlxceld.models.signature import template_signature
@@ -52,7 +53,6 @@ class TextCodec:
         self, tokenizer: Any, vocab_size: int, *, special_tokens_in_text: bool = False
     ) -> None:
         self.vocab_size = vocab_size
-        self.eos_ids: frozenset[int] = frozenset(int(token) for token in tokenizer.eos_token_ids)
         install()
         self._encoder = TextEncoder(tokenizer)
         self._control_tokens = ControlTokens(tokenizer, written=str(tokenizer.chat_template))
@@ -63,10 +63,20 @@ class TextCodec:
         self._limit = TextLimit(
             self._vocabulary.longest_token_bytes, shrinks=not self._vocabulary.keeps_length
         )
-        self._grammars = LazyCompiler(tokenizer, vocab_size, self.eos_ids)
         self.output_format: OutputFormat = output_format(tokenizer)
         """How this model's answers are to be read."""
+        self.eos_ids: frozenset[int] = self._end_ids(tokenizer)
+        """The tokens that end an answer."""
+        self._grammars = LazyCompiler(tokenizer, vocab_size, self.eos_ids)
         self._boundaries = BoundaryFinder(self._chat_tokens)
+
+    def _end_ids(self, tokenizer: Any) -> frozenset[int]:
+        ids = {int(token) for token in tokenizer.eos_token_ids}
+        # Channel messages end one by one, and the answer with the last of them.
+        if not self.output_format.harmony:
+            end = template_end_id(self._chat, tokenizer)
+            ids |= set() if end is None else {end}
+        return frozenset(token for token in ids if 0 <= token < self.vocab_size)
 
     @property
     def has_chat_template(self) -> bool:

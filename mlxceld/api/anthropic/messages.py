@@ -123,19 +123,10 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
     if answer.text or not (answer.calls or answer.reasoning):
         blocks.append({"type": "text", "text": answer.text})
     blocks.extend(
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)}
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
         for call in answer.calls or ()
     )
     return blocks
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        # Cut off by max_tokens: what there is cannot be an object.
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 class _MessageEvents:
