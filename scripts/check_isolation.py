@@ -3,8 +3,8 @@
 Beside a running stream each load comes from another client, one after the other: a text of 30 MB,
 a conversation whose template loops, one of a million messages, a schema of 5,000 properties.
 Meanwhile short chats, ``/livez`` and the admin API's status are timed. Prints a table of ratios to
-what was
-measured without load, and ends with 1 where a limit is passed. Loopback only; ends by itself.
+what was measured without load, and ends with 1 where a limit is passed. Loopback only; ends by
+itself.
 
     python scripts/check_isolation.py --model demo [--rounds 2]
 """
@@ -140,7 +140,7 @@ def events(port: int, body: Any) -> Iterator[float]:
 
 
 def chat(text: str, max_tokens: int, **more: Any) -> dict[str, Any]:
-    """A chat request's body."""
+    """The body of a chat that has one turn, and an answer of so many tokens."""
     return {
         "messages": [{"role": "user", "content": text}],
         "max_tokens": max_tokens,
@@ -254,7 +254,7 @@ def looping_model(model: Path, folder: Path) -> Path:
 
 
 def milliseconds(values: list[float]) -> str:
-    """The median and the longest of some times, for the table."""
+    """The median and the longest of some times."""
     if not values:
         return "-"
     return f"{1e3 * statistics.median(values):.0f}/{1e3 * max(values):.0f}"
@@ -320,7 +320,7 @@ def run(daemon: Daemon, rounds: int) -> bool:
 
 
 def main() -> int:
-    """Run the check."""
+    """Start a daemon, measure, end it; the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", required=True, help="an imported model's folder")
     parser.add_argument("--rounds", type=int, default=1, help="how often each load comes")
