@@ -42,7 +42,9 @@ def _llama3(file: GgufFile, factors: Any, head_dim: int, base: float) -> dict[st
             f" expected {(head_dim // 2,)}"
         )
     factor = float(np.max(factors))
-    if not (math.isfinite(factor) and factor > 0) or not np.allclose(factors, llama3_factors(factor, head_dim, base), rtol=1e-4):
+    if not (math.isfinite(factor) and factor > 0) or not np.allclose(
+        factors, llama3_factors(factor, head_dim, base), rtol=1e-4
+    ):
         raise ModelError(f"{file.path}: {ROPE_FREQUENCIES} are not those of a llama3 scaling")
     return {
         "rope_type": "llama3",
