@@ -114,7 +114,7 @@ class ChatRenderer:
         arguments = dict(template_kwargs or {})
         if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
             raise ChatTemplateError(
-                f"chat_template_kwargs.{reserved[0]} is reserved: it is set by the server and cannot be given"
+                f"chat_template_kwargs.{reserved[0]} is set by the server: the name is reserved"
             )
         prepared = prepare_messages(messages, knows_developer="developer" in self.source)
         speaks_of_tools = bool(tools) or any(
