@@ -58,7 +58,8 @@ class GgufVocabulary:
         model = self._get("model")
         if model != "gpt2":
             raise ModelError(
-                f"{file.path}: tokenizer {shown(model)} cannot be imported, only 'gpt2' (byte-level)"
+                f"{file.path}: tokenizer {shown(model)} cannot be imported,"
+                " only 'gpt2' (byte-level)"
             )
         name = self._get("pre")
         if not isinstance(name, str) or name not in _PRE_TOKENIZERS:
