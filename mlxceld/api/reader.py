@@ -204,6 +204,8 @@ class MarkedReader:
         self._buffer = self._buffer[at + len(form.end) :] if whole else ""
         self._mode = self._text
         try:
+            if not whole and form.end and not form.whole(body):
+                raise ValueError("the call has been cut")
             parts = self._numbers.parts(form.parse(body, self._reading.tools))
         except ValueError:
             parts = self._say(form.start + body + (form.end if whole else ""), ends=True)

@@ -33,6 +33,8 @@ class CallFormat:
     of the answer is calls. ``bare`` says that an answer which begins with ``{`` may be one too.
     ``parse`` takes the text between the markers and raises ValueError where it is no call.
     ``closed`` tells whether a body is whole: the end marker may stand in a string of it.
+    ``whole`` tells whether a body that the answer ends in is a whole call without its end marker;
+    reading JSON tells that by itself, while text between tags may have been cut anywhere.
     """
 
     name: str
@@ -41,6 +43,7 @@ class CallFormat:
     parse: Callable[[str, Tools], list[ParsedCall]]
     bare: bool = False
     closed: Callable[[str], bool] = lambda body: True
+    whole: Callable[[str], bool] = lambda body: True
 
 
 def call_format(tokenizer: Any) -> CallFormat | None:
@@ -70,12 +73,19 @@ def from_parser(name: str, start: str, end: str, parser: Callable[..., Any]) -> 
     def parse(text: str, tools: Tools) -> list[ParsedCall]:
         try:
             found = parser(text, [dict(tool) for tool in tools])
+            return [parsed(call) for call in (found if isinstance(found, list) else [found])]
         except Exception as error:
             # The parsers raise whatever the text brings about.
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        return [parsed(call) for call in (found if isinstance(found, list) else [found])]
 
-    return CallFormat(name, start, end, parse, closed=_CLOSED.get(name, is_json_closed))
+    return CallFormat(
+        name,
+        start,
+        end,
+        parse,
+        closed=_CLOSED.get(name, is_json_closed),
+        whole=_WHOLE.get(name, lambda body: True),
+    )
 
 
 def is_json_closed(body: str) -> bool:
@@ -95,6 +105,10 @@ def _is_balanced(opening: str, closing: str) -> Callable[[str], bool]:
     return lambda body: body.count(opening) <= body.count(closing)
 
 
+def _ends_with(closing: str) -> Callable[[str], bool]:
+    return lambda body: body.rstrip().endswith(closing)
+
+
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 """Quotes, and what a backslash makes something else."""
 
@@ -110,6 +124,18 @@ _CLOSED: Mapping[str, Callable[[str], bool]] = {
     "minicpm5": _is_balanced("<param", "</param>"),
 }
 
+_WHOLE: Mapping[str, Callable[[str], bool]] = {
+    "qwen3_coder": _ends_with("</function>"),
+    "minimax_m2": _ends_with("</invoke>"),
+    "muse_spark": _ends_with("</atem:invoke>"),
+    "kimi_k3": _ends_with("<|close|>call<|sep|>"),
+    # Nothing but the end marker tells that no more arguments follow.
+    "glm47": lambda body: False,
+    "laguna": lambda body: False,
+    "longcat": lambda body: False,
+    "minicpm5": lambda body: False,
+}
+
 
 def parsed(call: Any) -> ParsedCall:
     """A parser's object as a call; raises ValueError if it is none."""
@@ -123,11 +149,20 @@ def parsed(call: Any) -> ParsedCall:
     if not isinstance(arguments, Mapping):
         raise ValueError("a call's arguments have to be an object")  # noqa: TRY004
     given = call.get("id")
+    try:
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"the arguments are no JSON: {error}") from error
     return ParsedCall(
-        call["name"],
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False),
+        _whole_characters(call["name"]),
+        _whole_characters(written),
         given if isinstance(given, str) and given else None,
     )
+
+
+def _whole_characters(text: str) -> str:
+    """Text in which U+FFFD stands for each half of a surrogate pair, which UTF-8 cannot write."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def strict_json(text: str) -> Any:
