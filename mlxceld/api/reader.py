@@ -93,6 +93,7 @@ class MarkedReader:
         self._thought = reading.in_reasoning
         self._fresh = True  # nothing of the current stretch has been shown
         self._said = False
+        self._breaks = ""  # line breaks before a call, which are text if it is none
         self._forced_open = False
 
     @property
@@ -145,7 +146,9 @@ class MarkedReader:
             before, self._buffer = self._buffer[:at], self._buffer[at + len(marker) :]
             is_call = reading.calls is not None and marker == reading.calls.start
             if is_call:
-                parts = self._say(before.rstrip("\n"), ends=True)
+                kept = before.rstrip("\n")
+                self._breaks = before[len(kept) :]
+                parts = self._say(kept, ends=True)
                 self._mode = self._call
                 self._held.begin()
             else:
@@ -175,7 +178,14 @@ class MarkedReader:
         return openings
 
     def _reasoning(self, final: bool) -> tuple[list[Part], bool]:
-        end = self._reading.thinking[1] if self._reading.thinking else ""
+        start, end = self._reading.thinking or ("", "")
+        if self._fresh and self._reading.in_reasoning and start:
+            # Some models write the opening marker again that the prompt ends with.
+            begun = self._buffer.lstrip()
+            if begun.startswith(start):
+                self._buffer = begun[len(start) :]
+            elif start.startswith(begun) and not final:
+                return [], False
         at = self._buffer.find(end) if end else -1
         if at >= 0:
             thought, self._buffer = self._buffer[:at], self._buffer[at + len(end) :]
@@ -208,7 +218,8 @@ class MarkedReader:
                 raise ValueError("the call has been cut")
             parts = self._numbers.parts(form.parse(body, self._reading.tools))
         except ValueError:
-            parts = self._say(form.start + body + (form.end if whole else ""), ends=True)
+            closing = form.end if whole else ""
+            parts = self._say(self._breaks + form.start + body + closing, ends=True)
         else:
             self._logprobs.clear()
         self._fresh = True

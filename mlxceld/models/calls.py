@@ -67,11 +67,15 @@ def from_parser(name: str, start: str, end: str, parser: Callable[..., Any]) -> 
     """A form that one of mlx-lm's parsers reads; ``name`` is that parser's module."""
     if name == "qwen3_coder":
         parser = parse_qwen_coder
+    elif name == "mistral":
+        parser = _parse_mistral
     elif name in _BARE_TEXT:
         parser = retyped(parser)
 
     def parse(text: str, tools: Tools) -> list[ParsedCall]:
         try:
+            if name in _BARE_NAME:
+                _check_bare_name(text, tools)
             found = parser(text, [dict(tool) for tool in tools])
             return [parsed(call) for call in (found if isinstance(found, list) else [found])]
         except Exception as error:
@@ -111,6 +115,9 @@ def _ends_with(closing: str) -> Callable[[str], bool]:
 
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 """Quotes, and what a backslash makes something else."""
+
+_BARE_NAME = frozenset({"glm47", "laguna"})
+"""Those that take any text for a name and its arguments."""
 
 _BARE_TEXT = frozenset({"glm47", "laguna", "longcat", "minicpm5", "minimax_m2"})
 """mlx-lm's parsers of arguments that are bare text."""
@@ -181,6 +188,34 @@ def _parse_json(text: str, tools: Tools) -> list[ParsedCall]:
     """One JSON object, or a list of them."""
     found = strict_json(text)
     return [parsed(call) for call in (found if isinstance(found, list) else [found])]
+
+
+_MISTRAL_HEAD = re.compile(r"\s*([\w.-]{1,128})\s*(?:\[CALL_ID\]\s*([\w-]+)\s*)?\[ARGS\]\s*")
+
+
+def _parse_mistral(text: str, tools: Tools) -> list[dict[str, Any]]:
+    """A list of objects, or ``NAME[ARGS]{…}`` once or several times, perhaps with an id."""
+    if text.lstrip().startswith("["):
+        found = strict_json(text)
+        return found if isinstance(found, list) else [found]
+    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    calls: list[dict[str, Any]] = []
+    at = 0
+    while head := _MISTRAL_HEAD.match(text, at):
+        arguments, at = decoder.raw_decode(text, head.end())
+        calls.append({"name": head[1], "id": head[2], "arguments": arguments})
+    if text[at:].strip() or not calls:
+        raise ValueError("there is something else than calls")
+    return calls
+
+
+def _check_bare_name(text: str, tools: Tools) -> None:
+    """Without a tag of the form, text between the markers is a call only by a tool's name."""
+    if "arg_key>" in text or text.lstrip().startswith(("{", "[")):
+        return
+    words = text.split(None, 1)
+    if not words or all(words[0] != tool["function"]["name"] for tool in tools):
+        raise ValueError("no tool has this name")
 
 
 def _parse_llama(text: str, tools: Tools) -> list[ParsedCall]:
