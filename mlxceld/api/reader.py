@@ -22,8 +22,9 @@ class Reading:
 
     ``calls`` is None where calls are to stay text. ``forced`` says that the answer proper is one
     call as plain JSON, which a grammar has seen to. ``in_reasoning`` says that the prompt ends
-    inside reasoning, and ``opened`` is the message that it ends in, where answers are channel
-    messages. ``parallel`` False lets the first call alone through.
+    inside reasoning, ``begun`` that the answer goes on with text or reasoning which the prompt has
+    begun. ``opened`` is the message that it ends in, where answers are channel messages.
+    ``parallel`` False lets the first call alone through.
     """
 
     thinking: tuple[str, str] | None = None
@@ -32,6 +33,7 @@ class Reading:
     harmony: bool = False
     forced: bool = False
     in_reasoning: bool = False
+    begun: bool = False
     opened: str = ""
     parallel: bool = True
 
@@ -91,8 +93,8 @@ class MarkedReader:
         self._logprobs: list[TokenLogprob] = []
         self._mode = self._reasoning if reading.in_reasoning else self._text
         self._thought = reading.in_reasoning
-        self._fresh = True  # nothing of the current stretch has been shown
-        self._said = False
+        self._fresh = not reading.begun  # nothing of the current stretch has been shown
+        self._said = reading.begun and not reading.in_reasoning
         self._breaks = ""  # line breaks before a call, which are text if it is none
         self._forced_open = False
 
