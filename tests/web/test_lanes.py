@@ -119,9 +119,13 @@ async def test_a_rendering_ends_with_its_time(lanes: Lanes) -> None:
     ended = threading.Event()
 
     def endless() -> None:
+        meter = current_meter()
+        assert meter is not None
+        # So long a conversation that time is over before its steps are.
+        meter.begin(messages=10**12)
         try:
             while True:
-                look()
+                meter.look()
         finally:
             ended.set()
 
