@@ -52,6 +52,15 @@ class Call:
     name: str
     arguments: str = ""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments are JSON; where the limit has cut them they are not."""
+        try:
+            json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
 
 @dataclass(slots=True)
 class Answer:
@@ -64,9 +73,9 @@ class Answer:
 
     @classmethod
     def of(cls, parts: Sequence[Part]) -> Answer:
-        """Put the parts of one answer together.
+        """Put the parts of one answer together, as a client does with a stream.
 
-        A call that the limit has cut, so that its arguments are no JSON, is left out.
+        A forced call that the limit has cut has the arguments that came.
         """
         texts: list[str] = []
         thoughts: list[str] = []
@@ -83,13 +92,8 @@ class Answer:
                     calls.append(Call(part.id, part.name))
                 case CallArguments():
                     calls[part.index].arguments += part.text
-        whole = [call for call in calls if _is_json(call.arguments)]
-        return cls("".join(texts), "".join(thoughts), whole, logprobs)
+        return cls("".join(texts), "".join(thoughts), calls, logprobs)
 
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
+    def whole_calls(self) -> list[Call]:
+        """The calls that can be made: without one whose arguments the limit has cut."""
+        return [call for call in self.calls or () if call.is_whole]

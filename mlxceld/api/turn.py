@@ -110,14 +110,14 @@ def _reply(
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.reasoning and any(one.get("reasoning_content") for one in messages):
         message["reasoning_content"] = answer.reasoning
-    if answer.calls:
+    if calls := answer.whole_calls():
         message["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for call in answer.calls
+            for call in calls
         ]
     return message
 

@@ -21,6 +21,7 @@ from test_answer_reader import (
     reader,
 )
 
+from mlxceld.api.parts import Call
 from mlxceld.api.reader import Reading
 from mlxceld.models.calls import HERMES, LLAMA
 
@@ -186,11 +187,13 @@ def test_a_forced_call_cut_before_its_name_is_nothing() -> None:
         assert (answer.text, answer.calls) == ("", []), whole[:end]
 
 
-def test_a_forced_call_cut_in_its_arguments_is_no_whole_call() -> None:
-    whole = '{"name": "get_weather", "arguments": {"city": "Paris"}'
-    for end in range(len('{"name": "get_weather", "arguments": {'), len(whole)):
-        answer = read(Reading(calls=HERMES, tools=TOOLS, forced=True), list(whole[:end]))
-        assert (answer.text, answer.calls) == ("", []), whole[:end]
+def test_a_forced_call_cut_in_its_arguments_has_those_that_came() -> None:
+    head, arguments = '{"name": "get_weather", "arguments": ', '{"city": "Paris"}'
+    for end in range(len(arguments)):
+        answer = read(Reading(calls=HERMES, tools=TOOLS, forced=True), list(head + arguments[:end]))
+        assert answer.text == ""
+        assert answer.calls == [Call("call_1", "get_weather", arguments[:end])]
+        assert answer.whole_calls() == []
 
 
 # Plain objects as calls.

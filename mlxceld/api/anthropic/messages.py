@@ -118,13 +118,15 @@ def _stop_reason(reason: str, stop_text: str | None, reader: AnswerReader) -> st
 
 def _blocks(answer: Answer) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
+    # An input is an object, which cannot hold half of one.
+    calls = answer.whole_calls()
     if answer.reasoning:
         blocks.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
-    if answer.text or not (answer.calls or answer.reasoning):
+    if answer.text or not (calls or answer.reasoning):
         blocks.append({"type": "text", "text": answer.text})
     blocks.extend(
         {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
-        for call in answer.calls or ()
+        for call in calls
     )
     return blocks
 

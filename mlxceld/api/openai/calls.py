@@ -25,6 +25,7 @@ class CallWriter:
 
     def whole(self, calls: Sequence[Call]) -> dict[str, Any]:
         """The fields of a message that made these calls; none if there are none."""
+        calls = [call for call in calls if self._can_be_written(call)]
         if not calls:
             return {}
         if self._legacy:
@@ -55,12 +56,18 @@ class CallWriter:
         return [{"tool_calls": [more]}]
 
     def rest(self) -> list[dict[str, Any]]:
-        """The delta of the call that was held back, if one was."""
+        """The delta of the call that was held back, if one was and the limit has not cut it."""
         if self._pending is None:
             return []
         index, call = self._pending
         self._pending = None
+        if not self._can_be_written(call):
+            return []
         return [{"tool_calls": [{"index": index, **self._call(call)}]}]
+
+    def _can_be_written(self, call: Call) -> bool:
+        """Free text is known only once its JSON is whole; arguments are shown as they are."""
+        return call.name not in self._custom or call.is_whole
 
     def _call(self, call: Call) -> dict[str, Any]:
         if call.name in self._custom:
@@ -72,9 +79,6 @@ class CallWriter:
 
 def _input(arguments: str) -> str:
     """The free text in a call's arguments; they themselves where the model left the form."""
-    try:
-        given = json.loads(arguments)
-    except ValueError:
-        return arguments
+    given = json.loads(arguments)
     text = given.get(INPUT) if isinstance(given, dict) else None
     return text if isinstance(text, str) else arguments

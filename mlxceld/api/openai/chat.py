@@ -157,14 +157,15 @@ def _answer(
     calls = CallWriter(form.tools)
     for index, (choice, reader) in enumerate(zip(choices, readers, strict=True)):
         answer = Answer.of([*reader.push(choice.text, choice.logprobs), *reader.finish()])
+        called = calls.whole(answer.calls or ())
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": answer.text if answer.text or not answer.calls else None,
+            "content": answer.text if answer.text or not called else None,
             "refusal": None,
         }
         if answer.reasoning:
             message.update(dict.fromkeys(form.reasoning, answer.reasoning))
-        message.update(calls.whole(answer.calls or ()))
+        message.update(called)
         entries.append(
             {
                 "index": index,

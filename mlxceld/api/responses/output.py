@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxceld.api.openai.logprobs import chat_logprobs
-from mlxceld.api.parts import CallArguments, CallStart, Part, Reasoning, Text
+from mlxceld.api.parts import Call, CallArguments, CallStart, Part, Reasoning, Text
 from mlxceld.api.responses.calls import CALL_PREFIXES, call_fields
 from mlxceld.api.responses.items import carried_reasoning
 from mlxceld.api.responses.tools import OfferedTool, OfferedTools
@@ -23,8 +23,7 @@ class _PendingCall:
     """A call whose item can only be written when all of its arguments are known."""
 
     tool: OfferedTool
-    id: str
-    arguments: str = ""
+    call: Call
 
 
 class OutputItems:
@@ -155,7 +154,7 @@ class OutputItems:
         if tool is None or tool.kind == "function":
             return self._begin(self._function_call(tool, start.name, start.id))
         events = self.close()
-        self._pending = _PendingCall(tool, start.id)
+        self._pending = _PendingCall(tool, Call(start.id, start.name))
         return events
 
     def _function_call(self, tool: OfferedTool | None, name: str, call_id: str) -> dict[str, Any]:
@@ -173,7 +172,7 @@ class OutputItems:
 
     def _arguments(self, text: str) -> Told:
         if self._pending is not None:
-            self._pending.arguments += text
+            self._pending.call.arguments += text
             return []
         if self._open is None:
             raise RuntimeError("arguments without a call")
@@ -183,18 +182,19 @@ class OutputItems:
 
     def _close_pending(self, status: str) -> Told:
         """The item of a call that is whole. One that the limit has cut is no call."""
-        call, self._pending = self._pending, None
-        if call is None or (status == "incomplete" and not _is_json(call.arguments)):
+        pending, self._pending = self._pending, None
+        if pending is None or (status == "incomplete" and not pending.call.is_whole):
             return []
-        fields = call_fields(call.tool, call.arguments)
+        tool, call = pending.tool, pending.call
+        fields = call_fields(tool, call.arguments)
         if fields is None:
             # Not what the tool takes: the client has to tell the model.
-            events = self._begin(self._function_call(call.tool, call.tool.name, call.id))
+            events = self._begin(self._function_call(tool, tool.name, call.id))
             return [*events, *self._arguments(call.arguments), *self.close(status)]
-        prefix = CALL_PREFIXES[call.tool.kind]
+        prefix = CALL_PREFIXES[tool.kind]
         item: dict[str, Any] = {
             "id": f"{prefix}_{self._ids()}",
-            "type": "custom_tool_call" if prefix == "ctc" else f"{call.tool.kind}_call",
+            "type": "custom_tool_call" if prefix == "ctc" else f"{tool.kind}_call",
             "status": "in_progress",
             "call_id": call.id,
             **fields,
@@ -233,14 +233,6 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _copy(item: dict[str, Any]) -> dict[str, Any]:
