@@ -12,8 +12,10 @@ import click
 
 from mlxceld import __version__
 from mlxceld.config import ConfigFileError, ResolvedSettings, effective, resolve
+from mlxceld.config.folders import FolderError, private_folder
 from mlxceld.config.kinds import DurationKind
 from mlxceld.config.options import KindParam, SettingsCommand, resolve_from_click, settings_options
+from mlxceld.config.streams import open_missing_streams
 
 if TYPE_CHECKING:
     from mlxceld.process.report import StartReport
@@ -22,7 +24,19 @@ _STOP_MARGIN_SECONDS = 30.0
 """How much longer than the drain limit a stop is waited for."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Program(click.Group):
+    """The commands, with all three standard streams whoever starts them."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command."""
+        open_missing_streams()
+        return super().main(*args, **kwargs)
+
+
+@click.group(
+    cls=_Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="mlxceld", message="%(prog)s %(version)s")
 def main() -> None:
     """Serve a language model in the background, with a prompt cache to see and steer.
@@ -36,7 +50,24 @@ def main() -> None:
     """
 
 
-@main.command(cls=SettingsCommand)
+class ServeCommand(SettingsCommand):
+    """``serve``, for which a service manager may have to be told that another try is no use."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Read the command line; a wrong one ends for good under a manager."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            _wrong_usage(error)
+
+
+@main.command(cls=ServeCommand)
 @settings_options
 def serve(**params: Any) -> None:
     """Serve in the foreground until SIGTERM or Ctrl-C; SIGHUP reloads what can be."""
@@ -44,7 +75,10 @@ def serve(**params: Any) -> None:
 
     take_early_signals()
     reread = _rereader(params)
-    resolved = _resolved(reread, serving=True)
+    try:
+        resolved = _resolved(reread, serving=True)
+    except click.UsageError as error:
+        _wrong_usage(error)
     from mlxceld.daemon import run
 
     sys.exit(run(resolved, reread=reread))
@@ -80,6 +114,7 @@ def start(detach: bool, **params: Any) -> None:
 
     try:
         refuse_under_manager()
+        private_folder(state_dir)
         holder = read_holder(state_dir)
         if holder is not None:
             raise AlreadyRunningError(state_dir, holder)
@@ -88,6 +123,8 @@ def start(detach: bool, **params: Any) -> None:
         _fail(str(error), 1)
     except StartError as error:
         _fail(str(error), error.exit_code)
+    except FolderError as error:
+        _fail(f"state_dir {state_dir}: {error}", os.EX_CONFIG)
     except OSError as error:
         _fail(f"state_dir {state_dir}: cannot be used: {error.strerror or error}", os.EX_CONFIG)
     except KeyboardInterrupt:
@@ -187,10 +224,16 @@ def import_command(path: str, state_dir: Path | None) -> None:
     from mlxceld.models import blas
     from mlxceld.models.errors import ModelError
     from mlxceld.models.locate import import_model, resolve_model
+    from mlxceld.models.requirements import require_mlx
 
-    blas.interpose()
     state = _settings_for(state_dir).settings.state_dir
     try:
+        private_folder(state)
+    except (FolderError, OSError) as error:
+        _fail(f"state_dir {state}: {getattr(error, 'strerror', None) or error}", os.EX_CONFIG)
+    try:
+        require_mlx()
+        blas.interpose()
         folder = (
             import_model(Path(path), state_dir=state, progress=_say)
             if Path(path).is_file()
@@ -203,10 +246,13 @@ def import_command(path: str, state_dir: Path | None) -> None:
 
 def _rereader(params: dict[str, Any]) -> Callable[[], ResolvedSettings]:
     """Resolves the settings of a command's flags, as often as wanted, wherever the process is."""
+    from mlxceld.config.paths import working_folder
+
+    # A daemon leaves this folder, and resolves them again.
+    folder = working_folder()
     if params.get("config") is not None:
-        # A daemon leaves this folder, and reads the file again.
-        params = {**params, "config": params["config"].expanduser().absolute()}
-    return lambda: resolve_from_click(params)
+        params = {**params, "config": folder / params["config"].expanduser()}
+    return lambda: resolve_from_click(params, folder=folder)
 
 
 def _resolved(reread: Callable[[], ResolvedSettings], *, serving: bool = False) -> ResolvedSettings:
@@ -223,6 +269,16 @@ def _resolved(reread: Callable[[], ResolvedSettings], *, serving: bool = False) 
             # Which folder the settings name cannot be told; mlxctl looks into this one.
             code = end_of_start(str(error), code, default_state_dir(), permanent=True)
         sys.exit(code)
+
+
+def _wrong_usage(error: click.UsageError) -> NoReturn:
+    """Say what is wrong, and exit as this process's manager has to hear it, if there is one."""
+    from mlxceld.config.paths import default_state_dir
+    from mlxceld.process.permanent import end_of_start
+
+    error.show()
+    text = f"mlxceld serve: {error.format_message()}"
+    sys.exit(end_of_start(text, error.exit_code, default_state_dir(), permanent=True))
 
 
 def _settings_for(state_dir: Path | None) -> ResolvedSettings:

@@ -8,9 +8,10 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -18,15 +19,17 @@ from mlxceld import __version__
 from mlxceld.admin.access import TcpAccess
 from mlxceld.admin.app import create_admin_app
 from mlxceld.admin.errors import error_response
+from mlxceld.admin.listening import AdminListener
 from mlxceld.api.app import create_app
 from mlxceld.api.errors import refusal
+from mlxceld.api.refusals import REFUSALS
 from mlxceld.config import ResolvedSettings, Settings, Source
 from mlxceld.config.kinds import split_address
 from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
 from mlxceld.process.detach import LOG_NAME
 from mlxceld.process.exhaustion import ExhaustionHandler
-from mlxceld.process.listener import BACKLOG, local_url
+from mlxceld.process.listener import BACKLOG, file_ceiling, local_url
 from mlxceld.process.notify import Notifier
 from mlxceld.process.permanent import end_of_start, start_went_well
 from mlxceld.process.reopen import StderrFile
@@ -38,7 +41,9 @@ from mlxceld.telemetry import logging as log_setup
 from mlxceld.telemetry.metrics import Metrics
 from mlxceld.telemetry.status import EngineState
 from mlxceld.warmup import warm_files
+from mlxceld.web.connections import Connections
 from mlxceld.web.hosts import HostGuard
+from mlxceld.web.lanes import Lanes
 from mlxceld.web.runner import Runner
 
 if TYPE_CHECKING:
@@ -48,6 +53,14 @@ log = logging.getLogger("mlxceld.daemon")
 
 _FLUSH_SECONDS = 5.0
 """How long handlers may take to send the end of what the drain has cut off."""
+
+_RUNNER: Mapping[str, Any] = {
+    "handler_cancellation": True,
+    "access_log": None,
+    "shutdown_timeout": _FLUSH_SECONDS,
+    "keepalive_timeout": 75.0,
+}
+"""How both applications are served."""
 
 _LOG_CHECK_SECONDS = 60.0
 """How often it is looked whether the log was rotated away."""
@@ -114,7 +127,9 @@ def load_model(settings: Settings) -> Callable[[Callable[[str], None]], LoadedMo
 
     def load(progress: Callable[[str], None]) -> LoadedModel:
         from mlxceld.models import blas
+        from mlxceld.models.requirements import require_mlx
 
+        require_mlx()
         found = blas.interpose()
         log.log(logging.INFO if found.fast else logging.WARNING, "%s", found.text)
         from mlxceld.models.locate import resolve_model
@@ -127,7 +142,16 @@ def load_model(settings: Settings) -> Callable[[Callable[[str], None]], LoadedMo
         with file_limit_kept():
             from mlxceld.models import loading
 
-        return loading.load_model(folder, progress=progress)
+        model = loading.load_model(
+            folder,
+            progress=progress,
+            special_tokens_in_text=settings.special_tokens_in_text,
+        )
+        # While the model is probed: the first schema would wait for it a second or two.
+        threading.Thread(
+            target=model.text.prepare_grammars, name="prepare-grammars", daemon=True
+        ).start()
+        return model
 
     return load
 
@@ -202,8 +226,14 @@ class Daemon:
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         """Both applications on their sockets."""
+        lanes = Lanes()
         public = create_app(
-            self._engine, self._settings, self._resources.keys, metrics_text=self._metrics.render
+            self._engine,
+            self._settings,
+            self._resources.keys,
+            metrics_text=self._metrics.render,
+            lanes=lanes,
+            refusals=self._metrics.refusals,
         )
         public.middlewares.insert(0, self._in_flight.middleware)
         admin = create_admin_app(
@@ -213,31 +243,33 @@ class Daemon:
             address=self._address,
             access=self._admin_access(),
             reload=self._reloader.reload,
+            lanes=lanes.report,
         )
+        connections = Connections(file_ceiling)
+        for listener in (*self._resources.sockets, *self._resources.admin_sockets):
+            listener.gate = connections
         async with contextlib.AsyncExitStack() as running:
-            for app, envelope, sockets in (
-                (
-                    admin,
-                    error_response,
-                    [self._resources.admin.listener, *self._resources.admin_sockets],
-                ),
-                (public, refusal, self._resources.sockets),
-            ):
-                runner = Runner(
-                    app,
-                    envelope,
-                    handler_cancellation=True,
-                    access_log=None,
-                    shutdown_timeout=_FLUSH_SECONDS,
-                    keepalive_timeout=75.0,
-                )
-                await runner.setup()
-                running.push_async_callback(runner.cleanup)
-                for sock in sockets:
-                    site = web.SockSite(runner, sock, backlog=BACKLOG)
-                    await site.start()
-                    if app is public:
-                        self._sites.append(site)
+            admin_runner = Runner(admin, error_response, connections=connections, **_RUNNER)
+            await admin_runner.setup()
+            running.push_async_callback(admin_runner.cleanup)
+            admin_listener = AdminListener(admin_runner, self._resources.admin)
+            await admin_listener.start()
+            self._go_on(admin_listener.keep())
+            for sock in self._resources.admin_sockets:
+                await web.SockSite(admin_runner, sock, backlog=BACKLOG).start()
+            runner = Runner(
+                public,
+                refusal,
+                refused=public[REFUSALS].record,
+                connections=connections,
+                **_RUNNER,
+            )
+            await runner.setup()
+            running.push_async_callback(runner.cleanup)
+            for sock in self._resources.sockets:
+                site = web.SockSite(runner, sock, backlog=BACKLOG)
+                await site.start()
+                self._sites.append(site)
             log.info(
                 "mlxceld %s listens at %s, admin socket %s",
                 __version__,
@@ -363,6 +395,8 @@ class Daemon:
             await asyncio.wait_for(self._in_flight.over(), limit)
         except TimeoutError:
             log.warning("%d requests run after %g s and are cut off", self._in_flight.count, limit)
+        if dropped := self._in_flight.drop_arriving():
+            log.info("%d connections with a part of a request are closed", dropped)
 
     async def _end_engine(self) -> None:
         loading = self._engine.snapshot.state is EngineState.LOADING

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlxceld.admin.reports import ReloadError, ReloadReport
 from mlxceld.admin.tokens import AdminTokens, TokenFileError
 from mlxceld.api.keys import ApiKeys, KeyFileError
-from mlxceld.config import SETTINGS, ConfigFileError, ResolvedSettings, value_of
+from mlxceld.config import SETTINGS, ConfigFileError, ResolvedSettings, Source, value_of
 from mlxceld.engine.errors import EngineError
 from mlxceld.prompt_cache.reports import BudgetChange
 from mlxceld.telemetry import logging as log_setup
@@ -34,6 +34,9 @@ LIMITS = {
 """The settings that are limits of the stores, and what a resize calls them."""
 
 _RESIZE_SECONDS = 30.0
+
+_DERIVED = frozenset({"prompt_cache.capacity_bytes", "prompt_cache.snapshot_capacity_bytes"})
+"""The limits that follow from the loaded model where nobody sets them."""
 
 
 class Reloader:
@@ -125,24 +128,27 @@ class Reloader:
                 report.needs_restart[name] = self._step(resolved, name)
         limits = [name for name in changed if name in LIMITS]
         if limits:
-            why = await self._resize(resolved, limits)
+            values: dict[str, Any] = {}
+            why = await self._resize(resolved, limits, values)
             for name in limits:
                 if why:
                     report.refused[name] = why
                 else:
-                    report.applied[name] = self._step(resolved, name)
+                    report.applied[name] = self._step(resolved, name, values[LIMITS[name]])
             if why:
                 log.error("reload: %s: %s", ", ".join(limits), why)
                 return report
         self._in_force = resolved
         return report
 
-    async def _resize(self, resolved: ResolvedSettings, names: list[str]) -> str:
-        """Change the stores' limits; returns why not, or nothing."""
+    async def _resize(
+        self, resolved: ResolvedSettings, names: list[str], values: dict[str, Any]
+    ) -> str:
+        """Change the stores' limits and put them into ``values``; returns why not, or nothing."""
         if self._engine is None:
             return "there is no engine"
-        values: dict[str, Any] = {LIMITS[name]: value_of(resolved.settings, name) for name in names}
         try:
+            values.update({LIMITS[name]: self._limit(resolved, name) for name in names})
             future = self._engine.resize(BudgetChange(**values))
             await asyncio.wait_for(asyncio.wrap_future(future), _RESIZE_SECONDS)
         except EngineError as error:
@@ -150,6 +156,15 @@ class Reloader:
         except TimeoutError:
             return f"the engine did not get to it in {_RESIZE_SECONDS:g} s"
         return ""
+
+    def _limit(self, resolved: ResolvedSettings, name: str) -> Any:
+        """The value of a limit with these settings; raises EngineError without a model."""
+        if name in _DERIVED and self._engine is not None and not _is_set(resolved, name):
+            given = [other for other in SETTINGS if _is_set(resolved, other)]
+            capacities = self._engine.capacities(resolved.settings, given)
+            snapshots = name == "prompt_cache.snapshot_capacity_bytes"
+            return (capacities.snapshots if snapshots else capacities.kv).bytes
+        return value_of(resolved.settings, name)
 
     def _changed(self, resolved: ResolvedSettings) -> list[str]:
         """What is another value now than at the last reload, or than at the start.
@@ -160,15 +175,23 @@ class Reloader:
         for name in SETTINGS:
             live = name == "log.level" or name in LIMITS
             old = self._in_force if live else self._started_with
-            if value_of(old.settings, name) != value_of(resolved.settings, name):
+            changed = value_of(old.settings, name) != value_of(resolved.settings, name)
+            # The default's own number, once it is set, is no longer derived from the model.
+            derived = name in _DERIVED and _is_set(old, name) != _is_set(resolved, name)
+            if changed or derived:
                 names.append(name)
         return names
 
-    def _step(self, resolved: ResolvedSettings, name: str) -> dict[str, Any]:
+    def _step(self, resolved: ResolvedSettings, name: str, after: Any = None) -> dict[str, Any]:
         row = SETTINGS[name]
         live = name == "log.level" or name in LIMITS
         old = self._in_force if live else self._started_with
         return {
             "before": row.kind.format(value_of(old.settings, name)) or None,
-            "after": row.kind.format(value_of(resolved.settings, name)) or None,
+            "after": row.kind.format(value_of(resolved.settings, name) if after is None else after)
+            or None,
         }
+
+
+def _is_set(resolved: ResolvedSettings, name: str) -> bool:
+    return resolved.sources[name] is not Source.DEFAULT

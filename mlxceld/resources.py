@@ -8,15 +8,15 @@ import os
 import resource
 import time
 from dataclasses import dataclass
-from socket import socket
 
 from mlxceld.admin.socket import AdminSocket, AdminSocketError
 from mlxceld.admin.tokens import AdminTokens, TokenFileError, create_token_file
 from mlxceld.api.keys import ApiKeys, KeyFileError
 from mlxceld.config import Settings
+from mlxceld.config.folders import FolderError
 from mlxceld.config.kinds import split_address
 from mlxceld.config.paths import admin_socket
-from mlxceld.process.listener import ListenError, listen, local_url
+from mlxceld.process.listener import Listener, ListenError, listen, local_url
 from mlxceld.process.pidfile import AlreadyRunningError, StateLock
 from mlxceld.web.hosts import is_loopback
 
@@ -40,10 +40,10 @@ class Resources:
 
     keys: ApiKeys
     lock: StateLock
-    sockets: list[socket]
+    sockets: list[Listener]
     admin: AdminSocket
     url: str
-    admin_sockets: list[socket]
+    admin_sockets: list[Listener]
     tokens: AdminTokens | None
 
     def release(self) -> None:
@@ -88,6 +88,8 @@ def acquire(settings: Settings) -> Resources:
             raise StartupError(str(error), error.exit_code) from error
         except AdminSocketError as error:
             raise StartupError(f"admin.socket: {error}") from error
+        except FolderError as error:
+            raise StartupError(f"state_dir {settings.state_dir}: {error}", os.EX_CONFIG) from error
         except OSError as error:
             raise StartupError(
                 f"state_dir {settings.state_dir}: cannot be used: {error.strerror or error}",
@@ -130,7 +132,7 @@ def _admin_tokens(settings: Settings) -> AdminTokens | None:
         ) from error
 
 
-def _listen_for_admin(address: str | None) -> list[socket]:
+def _listen_for_admin(address: str | None) -> list[Listener]:
     if address is None:
         return []
     host, port = split_address(address)

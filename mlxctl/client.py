@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,9 @@ class AdminClient:
             from mlxctl.socketadapter import UnixSocketAdapter
 
             self._base = "http://localhost"
-            self._session.mount(self._base, UnixSocketAdapter(target.socket))
+            self._session.mount(
+                self._base, UnixSocketAdapter(target.socket, _trusted(named=target.named))
+            )
         else:
             self._base = _checked_url(target.url)
         if target.token_file is not None:
@@ -191,11 +194,26 @@ class AdminClient:
         cause = _os_error(error)
         number = cause.errno if cause is not None else None
         name = self._target.name
+        if cause is not None and (uid := getattr(cause, "uid", None)) is not None:
+            return CtlError(
+                "not_authorised",
+                f"{name} is served by the user {uid}, and not by you or root: nothing was sent",
+                ExitCode.UNAUTHORISED,
+            )
         if number in (errno.EACCES, errno.EPERM):
             return CtlError(
                 "not_authorised",
                 f"you may not open {name}: the daemon belongs to another user",
                 ExitCode.UNAUTHORISED,
+            )
+        holder = self._holder() if number in (errno.ENOENT, errno.ECONNREFUSED) else None
+        if holder is not None:
+            return CtlError(
+                "unreachable",
+                f"a daemon runs (pid {holder or '?'}), but its socket {name} is gone; it binds it"
+                " anew within a minute",
+                ExitCode.UNREACHABLE,
+                hint="try again then",
             )
         if number == errno.ENOENT:
             message = f"no daemon is running: there is no socket {name}"
@@ -206,6 +224,25 @@ class AdminClient:
         return CtlError(
             "unreachable", message, ExitCode.UNREACHABLE, hint=start_hint(named=self._target.named)
         )
+
+    def _holder(self) -> int | None:
+        """The process that works in the state folder to which the socket belongs."""
+        if self._target.url is not None:
+            return None
+        from mlxceld.config import paths
+        from mlxctl.holder import holder_of
+
+        folders = [self._target.socket.parent]
+        if not self._target.named:
+            folders.append(paths.find_settings().state_dir)
+        found = (holder_of(folder / paths.LOCK_NAME) for folder in folders)
+        return next((pid for pid in found if pid is not None), None)
+
+
+def _trusted(*, named: bool) -> frozenset[int] | None:
+    """Who may serve the socket: this user and root. Root may look at anyone's that it names."""
+    uid = os.geteuid()
+    return None if uid == 0 and named else frozenset({uid, 0})
 
 
 def _os_error(error: BaseException) -> OSError | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlxctl import tables
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from mlxctl.rowlisting import RowListing
 
 _HEADERS = (
     "DIGEST",
@@ -25,11 +23,17 @@ _HEADERS = (
     "PINS>",
 )
 
+_DROPPED = (
+    *("CLIENT", "AGE>", "ORIGIN", "STATE>", "STORE", "SHARED/OWN>", "PINS>", "SESSION"),
+    *("HITS>", "IDLE>"),
+)
+"""What a narrow terminal is spared first."""
 
-def entries_table(entries: list[dict[str, Any]]) -> Table:
+
+def entries_table(entries: list[dict[str, Any]]) -> RowListing:
     """One row an entry: blocks for what lies in the pool, the size of the state for the rest."""
     count, size, duration = tables.count_text, tables.size_text, tables.duration_text
-    return tables.listing(
+    return RowListing(
         _HEADERS,
         (
             (
@@ -51,4 +55,6 @@ def entries_table(entries: list[dict[str, Any]]) -> Table:
             )
             for entry in entries
         ),
+        identifiers=("DIGEST", "SESSION"),
+        dropped=_DROPPED,
     )

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from mlxceld.config.streams import open_missing_streams
 from mlxctl.context import Ctl
 from mlxctl.errors import CtlError, ExitCode
 from mlxctl.options import RootGroup
@@ -84,6 +85,7 @@ def run(arguments: Sequence[str] | None = None, ctl: Ctl | None = None) -> int:
 
 def main() -> NoReturn:
     """Entry point of the ``mlxctl`` script."""
+    open_missing_streams()
     try:
         code = run()
         _let_go_of_output()

@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,19 @@ NAMES = ("launchd", "systemd")
 
 _NOT_LOADED = 113
 """launchctl's exit code for a job that it does not know."""
+
+_IN_PROGRESS = 36
+"""launchctl's exit code for a job that is being taken out already (EINPROGRESS)."""
+
+_BUSY = 5
+"""launchctl's exit code of a bootstrap while the job before it is still going (EIO)."""
+
+_PAUSE_SECONDS = 0.2
+
+_GONE_SECONDS = 3600.0
+"""How long a job may take to end; launchd itself kills it after its ``ExitTimeOut``."""
+
+_BOOTSTRAP_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,43 +83,65 @@ def default_manager() -> str:
     return "launchd" if sys.platform == "darwin" else "systemd"
 
 
-def manager_of(name: str, environ: Mapping[str, str] | None = None) -> Manager:
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The time that a manager passes and reads while it waits, in seconds."""
+
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Ask again and again until it holds; False if it does not within ``seconds``."""
+        deadline = self.clock() + seconds
+        while not condition():
+            if self.clock() >= deadline:
+                return False
+            self.sleep(_PAUSE_SECONDS)
+        return True
+
+
+def manager_of(
+    name: str, environ: Mapping[str, str] | None = None, waiting: Waiting | None = None
+) -> Manager:
     """The manager of a name, for this user."""
     environ = os.environ if environ is None else environ
     home = Path(environ.get("HOME") or Path.home())
     if name == "launchd":
-        return Launchd(home)
+        return Launchd(home, waiting)
     base = environ.get("XDG_CONFIG_HOME")
     config = Path(base) if base and Path(base).is_absolute() else home / ".config"
     return Systemd(config / "systemd" / "user" / UNIT)
 
 
 class Launchd:
-    """The LaunchAgent of this user's login session, through launchctl."""
+    """The LaunchAgent of this user's login session, through launchctl.
+
+    launchctl answers before launchd is done: a job that was taken out is still ending when
+    ``bootout`` returns, and one that was signalled still runs. So each verb waits for what it
+    asked for.
+    """
 
     name = "launchd"
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, waiting: Waiting | None = None) -> None:
         self.file = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
         self.log = home / "Library" / "Logs" / "mlxceld.log"
         self._domain = f"gui/{os.getuid()}"
         self._target = f"{self._domain}/{LABEL}"
+        self._waiting = waiting or Waiting()
 
     def install(self, text: bytes) -> None:
         """See :class:`Manager`."""
-        if self._loaded():
-            self._ctl("bootout", self._target)
+        self._take_out()
         _write(self.file, text)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         # A job that was disabled once stays so, whatever its file says.
         self._ctl("enable", self._target)
-        self._ctl("bootstrap", self._domain, str(self.file))
+        self._bootstrap()
 
     def uninstall(self) -> bool:
         """See :class:`Manager`."""
-        loaded = self._loaded()
-        if loaded:
-            self._ctl("bootout", self._target)
+        loaded = self._take_out()
         return _remove(self.file) or loaded
 
     def start(self) -> None:
@@ -114,20 +150,21 @@ class Launchd:
         if self._loaded():
             self._ctl("kickstart", self._target)
         else:
-            self._ctl("bootstrap", self._domain, str(self.file))
+            self._bootstrap()
 
     def stop(self) -> None:
         """See :class:`Manager`; the job stays loaded, and ends well, so that it is not kept up."""
-        if self.status().running:
-            self._ctl("kill", "SIGTERM", self._target)
+        if not self.status().running:
+            return
+        self._ctl("kill", "SIGTERM", self._target)
+        if not self._waiting.until(lambda: not self.status().running, _GONE_SECONDS):
+            raise self._late("stop")
 
     def restart(self) -> None:
-        """See :class:`Manager`."""
+        """See :class:`Manager`; what runs is finished first, which ``kickstart -k`` would kill."""
         _require(self.file)
-        if self._loaded():
-            self._ctl("kickstart", "-k", self._target)
-        else:
-            self._ctl("bootstrap", self._domain, str(self.file))
+        self.stop()
+        self.start()
 
     def status(self) -> ServiceStatus:
         """See :class:`Manager`; launchctl's output is for people, and read with care."""
@@ -162,6 +199,40 @@ class Launchd:
         if code not in (0, _NOT_LOADED):
             return False
         return code == 0
+
+    def _take_out(self) -> bool:
+        """Have launchd forget the job, and wait until it has; False if it knew none."""
+        if not self._loaded():
+            return False
+        done = _run("launchctl", "bootout", self._target)
+        if done.returncode not in (0, _IN_PROGRESS, _NOT_LOADED):
+            raise _refused(["launchctl", "bootout", self._target], done)
+        if not self._waiting.until(lambda: not self._loaded(), _GONE_SECONDS):
+            raise self._late("bootout")
+        return True
+
+    def _bootstrap(self) -> None:
+        """Load and start the job; launchd refuses for a moment after one of its name has gone."""
+        words = ["launchctl", "bootstrap", self._domain, str(self.file)]
+        done = _run(*words)
+
+        def settled() -> bool:
+            nonlocal done
+            if done.returncode == _BUSY:
+                done = _run(*words)
+            return done.returncode != _BUSY
+
+        self._waiting.until(settled, _BOOTSTRAP_SECONDS)
+        if done.returncode:
+            raise _refused(words, done)
+
+    def _late(self, verb: str) -> CtlError:
+        return CtlError(
+            "manager",
+            f"launchd has not ended {self._target} {_GONE_SECONDS:g} s after {verb}",
+            ExitCode.TIMED_OUT,
+            hint="see what it does with: mlxctl service logs",
+        )
 
     def _ctl(self, *words: str) -> None:
         done = _run("launchctl", *words)

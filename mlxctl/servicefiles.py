@@ -29,8 +29,8 @@ ExecStart={command}
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=5
-# A wrong setting does not become right by starting again.
-RestartPreventExitStatus=78
+# Wrong options or settings do not become right by starting again.
+RestartPreventExitStatus=2 78
 # Loading a large model takes its time; the daemon asks for more while it gets on.
 TimeoutStartSec=120
 TimeoutStopSec={stop}
@@ -65,8 +65,8 @@ ExecStart={command}
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=5
-# A wrong setting does not become right by starting again.
-RestartPreventExitStatus=78
+# Wrong options or settings do not become right by starting again.
+RestartPreventExitStatus=2 78
 # Loading a large model takes its time; the daemon asks for more while it gets on.
 TimeoutStartSec=120
 TimeoutStopSec={stop}

@@ -13,7 +13,6 @@ import click
 
 from mlxctl.context import Ctl
 from mlxctl.errors import CtlError, ExitCode
-from mlxctl.params import DURATION
 
 _PLACES = ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
 
@@ -30,7 +29,7 @@ def service_file(
     from mlxctl import servicefiles
 
     path = (program or _find_program()).expanduser().absolute()
-    drain = _drain_timeout(serve_args)
+    serve_args, drain = _checked(serve_args)
     try:
         if manager == "launchd":
             make = servicefiles.launch_daemon_plist if system else servicefiles.launchd_plist
@@ -93,21 +92,19 @@ def _find_program() -> Path:
     return Path(found)
 
 
-def _drain_timeout(serve_args: Sequence[str]) -> float:
-    """The drain limit, in seconds, that the daemon will run with: from its flags or its file."""
-    from mlxceld.config import ConfigFileError, resolve
+def _checked(serve_args: Sequence[str]) -> tuple[Sequence[str], float]:
+    """The options as the daemon can take them from any folder, and its drain limit in seconds.
 
-    given: dict[str, str] = {}
-    for word, after in zip(serve_args, [*serve_args[1:], ""], strict=False):
-        flag, equals, value = word.partition("=")
-        given[flag] = value if equals else after
-    if "--drain-timeout" in given:
-        return DURATION.convert(given["--drain-timeout"], None, None)
+    Raises click.UsageError for options that it would not take: a manager would start it again and
+    again.
+    """
+    from mlxceld.config import ConfigFileError
+    from mlxceld.config.commandline import check_arguments
+
     # The service does not run in this shell's environment, except for where its files are.
     environ = {name: os.environ[name] for name in _PLACES if name in os.environ}
-    file = Path(given["--config"]).expanduser() if "--config" in given else None
     try:
-        return resolve({}, environ=environ, config_file=file).settings.drain_timeout
+        arguments, resolved = check_arguments(serve_args, environ=environ, folder=Path.cwd())
     except ConfigFileError as error:
         raise CtlError(
             "bad_config",
@@ -115,3 +112,8 @@ def _drain_timeout(serve_args: Sequence[str]) -> float:
             ExitCode.REFUSED,
             hint="after the correction, try: mlxceld check-config",
         ) from error
+    except click.UsageError as error:
+        raise click.UsageError(
+            f"mlxceld serve would not start: {error.format_message()}"
+        ) from error
+    return arguments, resolved.settings.drain_timeout

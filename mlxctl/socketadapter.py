@@ -15,11 +15,22 @@ from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
+from mlxceld.config.peer import peer_uid
+
+
+class ForeignPeerError(OSError):
+    """The socket is served by another user: whoever that is must not be told anything."""
+
+    def __init__(self, uid: int) -> None:
+        super().__init__(errno.EPERM, f"it is served by the user {uid}")
+        self.uid = uid
+
 
 class _Connection(HTTPConnection):
     """A connection whose address is a path; the host is only for the request's header."""
 
     socket_path = ""
+    trusted: frozenset[int] | None = None
 
     def connect(self) -> None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -27,6 +38,9 @@ class _Connection(HTTPConnection):
         sock.settimeout(timeout if isinstance(timeout, int | float) else None)
         try:
             sock.connect(self.socket_path)
+            uid = peer_uid(sock)
+            if self.trusted is not None and uid is not None and uid not in self.trusted:
+                raise ForeignPeerError(uid)
         except TimeoutError as error:
             sock.close()
             raise ConnectTimeoutError(
@@ -41,17 +55,20 @@ class _Connection(HTTPConnection):
 
 
 class _Pool(HTTPConnectionPool):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, trusted: frozenset[int] | None) -> None:
         super().__init__("localhost", maxsize=1)
-        connection = type("_BoundConnection", (_Connection,), {"socket_path": os.fspath(path)})
-        self.ConnectionCls = connection
+        bound = {"socket_path": os.fspath(path), "trusted": trusted}
+        self.ConnectionCls = type("_BoundConnection", (_Connection,), bound)
 
 
 class UnixSocketAdapter(HTTPAdapter):
-    """Sends every request that is mounted on it to one Unix socket."""
+    """Sends every request that is mounted on it to one Unix socket.
 
-    def __init__(self, path: Path) -> None:
-        self._pool = _Pool(path)
+    ``trusted`` are the user ids that may serve it; None trusts everyone.
+    """
+
+    def __init__(self, path: Path, trusted: frozenset[int] | None = None) -> None:
+        self._pool = _Pool(path, trusted)
         super().__init__()
 
     def get_connection_with_tls_context(

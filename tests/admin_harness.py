@@ -64,6 +64,10 @@ MODEL = ModelStatus(
     batching="full",
     batching_reason="",
     loaded_at=1.0,
+    template_steps={
+        "join_leading_system": "system messages at the beginning are joined",
+        "merge_users": "turns of the user in a row are one",
+    },
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -273,6 +274,12 @@ TEMPLATES: dict[str, ChatTemplate] = {
     "zephyr": ChatTemplate(ZEPHYR),
     "plain": ChatTemplate(PLAIN),
 }
+
+CASES: dict[str, str] = {
+    path.stem: path.read_text(encoding="utf-8")
+    for path in sorted(Path(__file__).with_name("case_templates").glob("*.jinja"))
+}
+"""Templates that refuse or leave out what many clients send, each in its own way."""
 
 _SPECIAL = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im_sep|>", "<|begin_of_text|>",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxceld.config import Settings, resolve
+from mlxceld.engine.checks import Checks
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
 from mlxceld.engine.kv_budget import KvBudget
@@ -115,7 +116,9 @@ class CoreHarness:
             Path("/nowhere"), kv_backend=backend, apc=apc or {}, prompt_cache={"enabled": cache}
         )
         budget = KvBudget(kv_bytes, "as given")
-        self.reuse = make_reuse(model, settings, budget, whole, self.trace.emit, self.clock)
+        self.reuse = make_reuse(
+            model, settings, budget, whole, self.trace.emit, self.clock, Checks(model, settings)
+        )
         self.store: Any = self.reuse.store
         if verdict is None:
             verdict = _verdict(model)

@@ -66,14 +66,16 @@ def write_tiny_model(
     seed: int = 0,
     chat_template: str | None = DEFAULT_TEMPLATE,
     context_length: int | None = None,
+    config: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a model folder of ``family`` and return it.
+    """Write a model folder of ``family``, or of a configuration of one's own, and return it.
 
     ``chat_template`` None leaves the model without one; ``context_length`` replaces the fixture's
     (families without positions get it in their config too, where loaders look for it).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = tiny_config(family, context_length=context_length)
+    if config is None:
+        config = tiny_config(family, context_length=context_length)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     weights = _random_weights(config, seed)
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})

@@ -27,6 +27,7 @@ from mlxceld.admin.middleware import errors, request_ids
 from mlxceld.admin.reports import ReloadReport
 from mlxceld.config import ResolvedSettings
 from mlxceld.telemetry.audit import AuditLog
+from mlxceld.web.lanes import LaneReport
 
 if TYPE_CHECKING:
     from mlxceld.engine.client import EngineClient
@@ -46,6 +47,7 @@ def create_admin_app(
     monotonic: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
     command_timeout: float = 30.0,
+    lanes: Callable[[], LaneReport] = LaneReport,
 ) -> web.Application:
     """The admin API over an engine, to be served on a listener of its own.
 
@@ -55,7 +57,8 @@ def create_admin_app(
     only its owner calls; ``access`` is what a connection over TCP is asked for, and has to be
     given where there is such a listener. ``reload`` reads the settings again. Uptime counts from
     this call.
-    ``command_timeout`` is how long a change waits for the engine, in seconds.
+    ``command_timeout`` is how long a change waits for the engine, in seconds; ``lanes``
+    tells how the threads do that prepare requests.
     """
     app = web.Application(client_max_size=BODY_LIMIT, middlewares=[request_ids, errors, tcp_access])
     if access is not None:
@@ -71,6 +74,7 @@ def create_admin_app(
         started_monotonic=monotonic(),
         started_unix=wall(),
         command_timeout=command_timeout,
+        lanes=lanes,
         reload=reload,
     )
     app.add_routes(

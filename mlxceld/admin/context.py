@@ -15,13 +15,15 @@ from mlxceld.config import ResolvedSettings
 if TYPE_CHECKING:
     from mlxceld.engine.client import EngineClient
     from mlxceld.telemetry.audit import AuditLog
+    from mlxceld.web.lanes import LaneReport
 
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
     """The daemon as the admin API reaches it.
 
-    ``drain`` stops the intake of requests; ``address`` tells where the public API listens.
+    ``lanes`` tells how the threads do that prepare requests. ``drain`` stops the intake of
+    requests; ``address`` tells where the public API listens.
     ``monotonic`` is a clock in seconds; ``started`` is when the daemon did, on it and in Unix time.
     ``command_timeout`` bounds the wait for the engine to come between two steps, in seconds.
     ``reload`` reads the settings again for a caller of that name; it raises ReloadError, and then
@@ -37,6 +39,7 @@ class AdminContext:
     started_monotonic: float
     started_unix: float
     command_timeout: float
+    lanes: Callable[[], LaneReport]
     reload: Callable[[str], Awaitable[ReloadReport]] | None = None
     background: set[asyncio.Task[Any]] = field(default_factory=set)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mlxceld.admin.actor import peer_pid
+from mlxceld.config.folders import FolderError, private_folder
 from mlxceld.config.paths import SOCKET_PATH_LIMIT
+from mlxceld.config.peer import peer_pid
 
 _BACKLOG = 64
 _PROBE_SECONDS = 2.0
@@ -24,11 +25,7 @@ class AdminSocketError(Exception):
 
 
 class AdminSocket:
-    """A listening socket at ``path``, mode 0600, in a folder made 0700 where it was missing.
-
-    Binding sets the process's umask for a moment, so bind before there are other threads that
-    create files.
-    """
+    """A listening socket at ``path``, mode 0600, in a folder made 0700 where it was missing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,21 +50,27 @@ class AdminSocket:
         self._clear_stale()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            previous = os.umask(0o177)  # the file is private from its first moment
-            try:
-                listener.bind(os.fspath(self.path))
-            finally:
-                os.umask(previous)
+            listener.bind(os.fspath(self.path))
+            # Nobody can connect before it listens, and then the mode is right.
             self.path.chmod(0o600)
             listener.listen(_BACKLOG)
             listener.setblocking(False)
-            found = self.path.stat()
+            found = self.path.lstat()
         except OSError as error:
             listener.close()
             raise AdminSocketError(f"cannot listen on {self.path}: {error.strerror}") from error
         self._identity = found.st_dev, found.st_ino
         self._listener = listener
         return listener
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the path leads elsewhere than to this socket: it was deleted, say."""
+        try:
+            found = self.path.lstat()
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) != self._identity
 
     def close(self) -> None:
         """Stop listening and remove the file, unless a later daemon has put its own there."""
@@ -106,29 +109,19 @@ class AdminSocket:
     def _check_folder(self) -> None:
         folder = self.path.parent
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.stat()
+            mode = private_folder(folder, sticky=True)
+        except FolderError as error:
+            raise AdminSocketError(
+                f"the admin socket's folder {folder} {error}; who can write there could replace"
+                " the socket, so give an admin.socket in a folder of your own"
+            ) from error
         except OSError as error:
             raise AdminSocketError(
                 f"cannot use the admin socket's folder {folder}: {error.strerror}"
             ) from error
-        mode = found.st_mode
-        if found.st_uid not in (os.getuid(), 0):
-            raise AdminSocketError(
-                f"the admin socket's folder {folder} belongs to the user {found.st_uid}, who could"
-                " replace the socket: give an admin.socket in a folder of your own"
-            )
-        # Under the sticky bit others may add files to the folder, and not replace ours.
-        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
-            raise AdminSocketError(
-                f"others may write in the admin socket's folder {folder} (mode"
-                f" {stat.S_IMODE(mode):04o}) and could replace the socket: chmod it to 0700"
-            )
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             log.warning(
-                "the admin socket's folder %s has mode %04o where 0700 is enough",
-                folder,
-                stat.S_IMODE(mode),
+                "the admin socket's folder %s has mode %04o where 0700 is enough", folder, mode
             )
 
     def _clear_stale(self) -> None:

@@ -49,6 +49,7 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
     ready = snapshot.state is EngineState.READY and not snapshot.fault
     serving = snapshot.state in (EngineState.READY, EngineState.DRAINING)
     stats = snapshot.cache
+    lanes = context.lanes()
     host, port = context.address()
     return {
         "version": __version__,
@@ -75,6 +76,7 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
         "queue_rejections": snapshot.queue_rejections,
         "faults": snapshot.faults,
         "fault": snapshot.fault,
+        "preparing": {**asdict(lanes), "full": list(lanes.full), "detail": lanes.detail},
         "longest_chunk_seconds": snapshot.longest_chunk_seconds,
         "longest_decode_step_seconds": snapshot.longest_decode_step_seconds,
         "memory": asdict(snapshot.memory),
@@ -117,5 +119,9 @@ async def post_drain(request: web.Request, change: Change) -> web.Response:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """A model's status as JSON: its mapping of cache kinds may be of any Mapping type."""
-    return {**values, "layer_caches": dict(values["layer_caches"])}
+    """A model's status as JSON: its mappings may be of any Mapping type."""
+    return {
+        **values,
+        "layer_caches": dict(values["layer_caches"]),
+        "template_steps": dict(values["template_steps"]),
+    }

@@ -24,7 +24,7 @@ def prefetch_after(
 ) -> Callable[[str], None] | None:
     """What to call with the reply's text, from any thread; None if nothing is to be prefetched.
 
-    The rendering is left to the thread that tokenizes.
+    The rendering is left to a thread of its own, which holds up no request.
     """
     cache = context.settings.prompt_cache
     if cache.prefetch == "off" or not cache.enabled:
@@ -42,8 +42,8 @@ def prefetch_after(
 
     def after(text: str) -> None:
         continuation.note_reply(text)
-        # The worker is shut down before the engine is.
+        # The lanes are closed before the engine is.
         with contextlib.suppress(RuntimeError):
-            context.worker.submit(render, text)
+            context.lanes.run_ahead(lambda: render(text))
 
     return after

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -14,9 +13,13 @@ from mlxceld.api import cache_stats, health, metrics, middleware, openapi, token
 from mlxceld.api.anthropic import messages
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
 from mlxceld.api.openai import chat, completions, models
+from mlxceld.api.refusals import REFUSALS, Refusals, sweeping
 from mlxceld.api.responses import routes as responses
+from mlxceld.api.responses import stored
 from mlxceld.api.responses.store import ResponseStore
+from mlxceld.telemetry.refusals import RefusalCounts
 from mlxceld.web.hosts import HostGuard
+from mlxceld.web.lanes import Lanes
 
 if TYPE_CHECKING:
     from mlxceld.api.keys import ApiKeys
@@ -30,18 +33,21 @@ def create_app(
     keys: ApiKeys,
     *,
     metrics_text: MetricsText,
+    refusals: RefusalCounts | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
     ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     keep_alive: float = 5.0,
     stall_limit: float = 300.0,
+    lanes: Lanes | None = None,
 ) -> web.Application:
     """The application, ready for an AppRunner with ``handler_cancellation=True``.
 
     Only with handler cancellation does a client that leaves end its request. ``clock`` is the
     engine's monotonic clock and ``wall`` Unix time, in seconds. ``keep_alive`` is after how many
     silent seconds a stream sends a comment; ``stall_limit`` from what age of a busy engine's
-    heartbeat ``/livez`` fails.
+    heartbeat ``/livez`` fails. ``lanes`` are closed with the application. Refused requests are
+    counted in ``refusals``.
     """
     app = web.Application(
         client_max_size=settings.max_body,
@@ -62,14 +68,14 @@ def create_app(
         metrics_text=metrics_text,
         keep_alive=keep_alive,
         stall_limit=stall_limit,
-        # The tokenizer has one lock: a second thread would only wait for it.
-        worker=ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize"),
+        lanes=lanes or Lanes(),
     )
-    app[responses.STORE] = ResponseStore(settings.responses.capacity_bytes)
+    app[stored.STORE] = ResponseStore(settings.responses.capacity_bytes)
     app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
+    app[REFUSALS] = Refusals(RefusalCounts() if refusals is None else refusals, clock)
     app[openapi.DOCUMENT] = {}
     app.on_response_prepare.append(middleware.add_headers)
-    app.cleanup_ctx.append(_worker)
+    app.cleanup_ctx.extend([_lanes, sweeping])
     app.add_routes(
         [
             web.post("/v1/chat/completions", chat.post_chat_completions),
@@ -77,8 +83,11 @@ def create_app(
             web.post("/v1/messages", messages.post_messages),
             web.post("/v1/messages/count_tokens", messages.post_count_tokens),
             web.post("/v1/responses", responses.post_responses),
-            web.get("/v1/responses/{id}", responses.get_response),
-            web.delete("/v1/responses/{id}", responses.delete_response),
+            web.post("/v1/responses/input_tokens", responses.post_input_tokens),
+            web.get(stored.PATH, stored.get_response),
+            web.delete(stored.PATH, stored.delete_response),
+            web.get(f"{stored.PATH}/input_items", stored.get_input_items),
+            web.post(f"{stored.PATH}/cancel", stored.post_cancel),
             web.post("/tokenize", tokenize.post_tokenize),
             web.post("/detokenize", tokenize.post_detokenize),
             web.get("/v1/models", models.get_models),
@@ -94,6 +103,6 @@ def create_app(
     return app
 
 
-async def _worker(app: web.Application) -> AsyncIterator[None]:
+async def _lanes(app: web.Application) -> AsyncIterator[None]:
     yield
-    app[CONTEXT].worker.shutdown(wait=False, cancel_futures=True)
+    app[CONTEXT].lanes.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import math
 import re
 from codecs import BOM_UTF8
 from typing import Any, NoReturn
@@ -13,22 +13,37 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from mlxceld.api.context import CONTEXT
 from mlxceld.api.errors import invalid
+from mlxceld.api.large_json import TooManyValuesError, parse_in_slices
+from mlxceld.api.time_limit import within_time
 
 _DEPTH_LIMIT = 64
 """Deeper than any tool's schema; templates and JSON writers recurse, so this is no formality."""
 
-_INLINE_BYTES = 256 * 1024
-"""A larger body is parsed beside the event loop, which other streams run on."""
+_INLINE_BYTES = 64 * 1024
+"""A larger body is parsed beside the event loop, and so that it holds up no other thread."""
+
+_LEAST_VALUES_LIMIT = 65_536
+_VALUES_PER_TOKEN = 4
+_MOST_VALUES_LIMIT = 2**20
+
+_LARGE_BYTES = 1024 * 1024
+"""A body of this size leaves so much behind that it is worth giving back."""
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_SLICE = 256 * 1024
+
+LARGE: web.RequestKey[bool] = web.RequestKey("large", bool)
+"""Set on requests whose memory is given back afterwards."""
 
 
 async def read_object(request: web.Request) -> dict[str, Any]:
     """The request's JSON object, whatever its content type says.
 
-    Raises a 400 ApiError for what is no JSON object, HTTPRequestEntityTooLarge over the limit.
+    Raises a 400 ApiError for what is no JSON object or has more values than a request to this
+    model can need, HTTPRequestEntityTooLarge over the limit.
     """
-    limit = request.app[CONTEXT].settings.max_body
+    context = request.app[CONTEXT]
+    limit = context.settings.max_body
     if (length := request.content_length or 0) > limit:
         # Said at once: a client that announces its body may wait for leave to send it.
         raise web.HTTPRequestEntityTooLarge(limit, length)
@@ -38,35 +53,86 @@ async def read_object(request: web.Request) -> dict[str, Any]:
         raise invalid(None, f"the body cannot be read: {error}") from None
     if len(raw) <= _INLINE_BYTES:
         return parse_object(raw)
-    worker = request.app[CONTEXT].worker
-    return await asyncio.get_running_loop().run_in_executor(worker, parse_object, raw)
+    if len(raw) >= _LARGE_BYTES:
+        request[LARGE] = True
+    model = context.engine.snapshot.model
+    most = values_limit(0 if model is None else model.context_length)
+    return await within_time(context, lambda: parse_object(raw, most), size=len(raw))
 
 
-def parse_object(raw: bytes) -> dict[str, Any]:
-    """Strict JSON: UTF-8, no NaN or Infinity, whole characters, bounded depth."""
+def values_limit(context_length: int) -> int:
+    """How many JSON values a body may have.
+
+    A prompt of token ids has one a token, a conversation some six a message, of which each is
+    several tokens; what tools and schemas need beside does not grow with the context.
+    """
+    wanted = _LEAST_VALUES_LIMIT + _VALUES_PER_TOKEN * context_length
+    return min(wanted, max(_MOST_VALUES_LIMIT, 2 * context_length))
+
+
+def parse_object(raw: bytes, most_values: int = _MOST_VALUES_LIMIT) -> dict[str, Any]:
+    """Strict JSON: UTF-8, finite numbers, whole characters, bounded depth and number of values."""
     if not raw.strip():
         raise invalid(None, "the body is empty, expected a JSON object")
+    raw = raw.removeprefix(BOM_UTF8)
     try:
-        value = json.loads(raw.removeprefix(BOM_UTF8).decode(), parse_constant=_no_constant)
+        if len(raw) <= _INLINE_BYTES:
+            value = _loads(raw)
+        else:
+            value = parse_in_slices(raw, most_values, _loads)
+    except TooManyValuesError as error:
+        raise invalid(
+            None,
+            f"the body has more than {error.limit} JSON values, which is more than a request to"
+            " this model can use",
+            code="too_many_values",
+        ) from None
     except RecursionError:
         raise invalid(None, f"the body is nested deeper than {_DEPTH_LIMIT} levels") from None
     except UnicodeDecodeError as error:
         raise invalid(None, f"the body is not UTF-8: byte {error.start} is no text") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise invalid(None, f"the body is not JSON: {error}") from None
+    except ValueError as error:
+        raise invalid(None, f"the body has a number that cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise invalid(None, f"the body is {describe(value)}, expected a JSON object")
     if _deeper_than(value, _DEPTH_LIMIT):
         raise invalid(None, f"the body is nested deeper than {_DEPTH_LIMIT} levels")
-    if _SURROGATE_ESCAPE.search(raw):
-        # Only now can there be half a character: plain UTF-8 has none.
-        try:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError:
-            raise invalid(
-                None, "the body escapes half of a surrogate pair, which is no character"
-            ) from None
+    # Only where it is escaped can there be half a character: plain UTF-8 has none.
+    if _escapes_surrogates(raw) and not _all_whole(value):
+        raise invalid(None, "the body escapes half of a surrogate pair, which is no character")
     return value
+
+
+def _loads(raw: bytes) -> Any:
+    return json.loads(raw.decode(), parse_constant=_no_constant, parse_float=_finite)
+
+
+def _escapes_surrogates(raw: bytes) -> bool:
+    return any(
+        _SURROGATE_ESCAPE.search(raw, start, start + _SLICE + 4)
+        for start in range(0, len(raw), _SLICE)
+    )
+
+
+def _all_whole(value: Any) -> bool:
+    """Whether no string has half a surrogate pair, keys included."""
+    stack = [value]
+    while stack:
+        inner = stack.pop()
+        if isinstance(inner, dict):
+            stack.extend(inner)
+            stack.extend(inner.values())
+        elif isinstance(inner, list):
+            stack.extend(inner)
+        elif isinstance(inner, str) and not inner.isascii():
+            for start in range(0, len(inner), _SLICE):
+                try:
+                    inner[start : start + _SLICE].encode()
+                except UnicodeEncodeError:
+                    return False
+    return True
 
 
 def describe(value: object) -> str:
@@ -80,7 +146,15 @@ def describe(value: object) -> str:
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON value")
+    raise json.JSONDecodeError(f"{text} is not a JSON value", "", 0)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        # JSON has no word for what it would be read as.
+        raise ValueError(f"{text[:40]} is larger than any double-precision number")
+    return value
 
 
 def _deeper_than(value: dict[str, Any], limit: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.client import EngineClient
     from mlxceld.models.text import TextCodec
     from mlxceld.telemetry.status import EngineSnapshot, ModelStatus
+    from mlxceld.web.lanes import Lanes
 
 MetricsText = Callable[[str], tuple[bytes, str]]
 """From an Accept header to the exposition and its content type."""
@@ -30,7 +30,8 @@ class ApiContext:
 
     ``clock`` is the monotonic clock that the engine's heartbeat is on, ``wall`` Unix time, both in
     seconds; ``ids`` makes request ids. ``keep_alive`` is how long a stream may be silent, and
-    ``stall_limit`` how old a busy engine's heartbeat may be, in seconds. ``worker`` tokenizes.
+    ``stall_limit`` how old a busy engine's heartbeat may be, in seconds. ``lanes`` are where
+    bodies are parsed, conversations rendered and texts tokenized.
     """
 
     engine: EngineClient
@@ -42,7 +43,7 @@ class ApiContext:
     metrics_text: MetricsText
     keep_alive: float
     stall_limit: float
-    worker: ThreadPoolExecutor
+    lanes: Lanes
 
     def model(self) -> ModelStatus:
         """The loaded model; raises a 503 ApiError until there is one."""

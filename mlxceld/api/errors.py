@@ -41,7 +41,7 @@ class ApiError(Exception):
     """A refusal with its HTTP status.
 
     ``param`` is the path of the offending field (``messages[0].content``), ``code`` a stable name
-    for programs.
+    for programs. ``anthropic`` are fields that its ``error`` object has in Anthropic's envelope.
     """
 
     def __init__(
@@ -52,12 +52,14 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
+        anthropic: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
         self.code = code
         self.headers = dict(headers or {})
+        self.anthropic = dict(anthropic or {})
 
     def envelope(self, dialect: str = OPENAI) -> dict[str, Any]:
         """OpenAI's ``{"error": {"message", "type", "param", "code"}}``, or Anthropic's.
@@ -72,7 +74,7 @@ class ApiError(Exception):
             kind = _ANTHROPIC_TYPES.get(self.status) or (
                 "invalid_request_error" if self.status < 500 else "api_error"
             )
-            return {"type": "error", "error": {"type": kind, "message": message}}
+            return {"type": "error", "error": {"type": kind, "message": message, **self.anthropic}}
         kind = _TYPES.get(self.status, "")
         if not kind:
             kind = "invalid_request_error" if self.status < 500 else "server_error"
@@ -97,7 +99,8 @@ def invalid(param: str | None, message: str, *, code: str | None = None) -> ApiE
 
 def refusal(status: int, message: str) -> web.Response:
     """A refusal of what did not get as far as a route."""
-    return ApiError(status, message, code="bad_request" if status < 500 else None).response()
+    code = "unsupported_expectation" if status == 417 else "bad_request"
+    return ApiError(status, message, code=code if status < 500 else None).response()
 
 
 def not_ready(message: str) -> ApiError:
@@ -117,7 +120,13 @@ def internal_error() -> ApiError:
 def from_engine(error: EngineError, *, prompt_param: str = "prompt") -> ApiError:
     """What the engine's refusal means over HTTP; ``prompt_param`` is the prompt's field."""
     if isinstance(error, ContextLengthError):
-        return invalid(prompt_param, str(error), code="context_length_exceeded")
+        return ApiError(
+            400,
+            str(error),
+            param=prompt_param,
+            code="context_length_exceeded",
+            anthropic={"message": error.summary},
+        )
     if isinstance(error, InvalidRequestError):
         return invalid(prompt_param if error.param == "prompt" else error.param, str(error))
     if isinstance(error, QueueFullError):

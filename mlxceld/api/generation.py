@@ -14,6 +14,8 @@ from aiohttp import web
 from mlxceld.api.ahead import prefetch_after
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID, ApiContext
 from mlxceld.api.errors import cancelled, from_engine, from_failure, invalid, timed_out
+from mlxceld.api.refusals import SUBMITTED
+from mlxceld.api.time_limit import seconds_left
 from mlxceld.engine.errors import EngineError, InvalidRequestError
 from mlxceld.engine.events import (
     Delta,
@@ -192,14 +194,16 @@ def start(request: web.Request, plan: Plan) -> list[EventStream]:
         )
     try:
         try:
-            return context.engine.submit(_requests(request, plan, request[REQUEST_ID]))
+            streams = context.engine.submit(_requests(request, plan, request[REQUEST_ID]))
         except InvalidRequestError as error:
             if error.param != "id":
                 raise
             # The caller's id is in flight already, as after a retry: the engine needs its own.
-            return context.engine.submit(_requests(request, plan, context.ids()))
+            streams = context.engine.submit(_requests(request, plan, context.ids()))
     except EngineError as error:
         raise from_engine(error, prompt_param=plan.prompt_param) from None
+    request[SUBMITTED] = True
+    return streams
 
 
 async def gather(
@@ -262,7 +266,7 @@ def _requests(request: web.Request, plan: Plan, request_id: str) -> list[Generat
             client=request.get(CLIENT),
             endpoint=plan.endpoint,
             stream=plan.stream,
-            timeout=request.app[CONTEXT].settings.request_timeout,
+            timeout=seconds_left(request.app[CONTEXT]) or 0.0,
             boundaries=plan.boundaries,
             keeps=keeps,
             after=after,

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 
 from mlxceld.api.parts import Part, Reasoning, Text
 from mlxceld.api.reader import CallNumbers, Reading, first_marker, held
 from mlxceld.engine.events import TokenLogprob
-from mlxceld.models.calls import parsed
-from mlxceld.models.output_format import MESSAGE
+from mlxceld.models.calls import parsed, strict_json
+from mlxceld.models.output_format import CHANNEL, MESSAGE
 
-_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
+_CONSTRAIN = "<|constrain|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL)
+_MARKERS = (*_ENDS, MESSAGE, _CONSTRAIN)
+
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
+
+_HEAD = re.compile(
+    r"(?:\s+"
+    r"|<\|start\|>(?:\s*assistant\b)?"
+    r"|<\|channel\|>(?:\s*(?:analysis|commentary|final)\b(?:\s+(?:json|code)\b)?)?"
+    r"|to=[^\s<]+"
+    r"|<\|constrain\|>\s*\w*"
+    r"|<\|end\|>|<\|call\|>|<\|return\|>)*"
+)
+"""What a message's head is made of; anything else in its place is what is said."""
+
+_HEAD_WORDS = ("assistant", "analysis", "commentary", "final", "to=", "json", "code")
 
 
 class HarmonyReader:
     """*analysis* is reasoning, *final* the answer, a message to ``functions.NAME`` a call.
 
-    Other commentary is said to the user, before calls for example, and so is text.
+    Other commentary is said to the user, before calls for example, and so is text, and so is what
+    comes without a head. No marker of the format is ever part of a text. ``reading.opened`` is the
+    message that the prompt ends in: what comes first goes on with it.
     """
 
     def __init__(self, reading: Reading, new_id: Callable[[], str]) -> None:
@@ -30,7 +46,13 @@ class HarmonyReader:
         self._logprobs: list[TokenLogprob] = []
         self._channel: str | None = None
         self._function: str | None = None
-        self._head = ""
+        # The head that the prompt has begun for the answer.
+        self._begun = ""
+        head, message, body = reading.opened.partition(MESSAGE)
+        if message and not first_marker(body, _ENDS)[1]:
+            self._open(head)
+        elif not message:
+            self._begun = head
 
     @property
     def called(self) -> bool:
@@ -50,42 +72,72 @@ class HarmonyReader:
     def _read(self, *, final: bool) -> list[Part]:
         parts: list[Part] = []
         while True:
-            if self._channel is None:
-                at = self._buffer.find(MESSAGE)
-                if at < 0:
-                    break
-                self._open(self._buffer[:at])
-                self._buffer = self._buffer[at + len(MESSAGE) :]
-            at, marker = first_marker(self._buffer, _ENDS)
+            if self._channel is None and not self._read_head(final=final):
+                break
+            # A call's arguments are read whole.
+            markers = _MARKERS if self._function is None else _ENDS
+            at, marker = first_marker(self._buffer, markers)
             if marker:
-                parts += self._body(self._buffer[:at], whole=True)
+                ends = marker in _ENDS
+                parts += self._body(self._buffer[:at])
                 # The next message's head begins with these two.
-                skipped = "" if marker in ("<|start|>", "<|channel|>") else marker
+                skipped = "" if marker in ("<|start|>", CHANNEL) else marker
                 self._buffer = self._buffer[at + len(skipped) :]
-                self._channel = None
+                if ends:
+                    self._channel = None
                 continue
             if final:
-                parts += self._body(self._buffer, whole=True)
+                if self._function is None or self._buffer.strip():
+                    parts += self._body(self._buffer)
                 self._buffer = ""
             elif self._function is None:
-                shown = len(self._buffer) - held(self._buffer, _ENDS)
-                parts += self._body(self._buffer[:shown], whole=False)
+                shown = len(self._buffer) - held(self._buffer, _MARKERS)
+                parts += self._body(self._buffer[:shown])
                 self._buffer = self._buffer[shown:]
             break
         return parts
 
+    def _read_head(self, *, final: bool) -> bool:
+        """Take a head off the buffer, as far as there is one; False if it is not whole yet."""
+        at = self._buffer.find(MESSAGE)
+        head = _HEAD.match(self._buffer)
+        end = head.end() if head else 0
+        if 0 <= at <= end:
+            self._open(self._begun + self._buffer[:at])
+            self._buffer = self._buffer[at + len(MESSAGE) :]
+            return True
+        begun, rest = self._buffer[:end], self._buffer[end:]
+        half = self._may_be_head(rest)
+        if not rest or (half and not final):
+            return False
+        if half and "<|" in begun:
+            # Half a head, cut by the limit, says nothing.
+            self._buffer = ""
+            return False
+        self._open(self._begun + begun)
+        if begun.strip():
+            self._buffer = rest
+        return True
+
+    @staticmethod
+    def _may_be_head(rest: str) -> bool:
+        """Whether what stands after a head so far may still belong to it."""
+        if held(rest, _MARKERS) == len(rest):
+            return True
+        return any(word.startswith(rest) for word in _HEAD_WORDS)
+
     def _open(self, head: str) -> None:
-        self._head = head
+        self._begun = ""
         channel, to = _CHANNEL.search(head), _RECIPIENT.search(head)
         self._channel = channel[1] if channel else "final"
         self._function = to[1] if to and self._reading.calls is not None else None
 
-    def _body(self, body: str, *, whole: bool) -> list[Part]:
-        if self._function is not None and whole:
+    def _body(self, body: str) -> list[Part]:
+        if self._function is not None:
             try:
-                call = parsed({"name": self._function, "arguments": json.loads(body or "{}")})
+                call = parsed({"name": self._function, "arguments": strict_json(body or "{}")})
             except ValueError:
-                return self._say(self._head + MESSAGE + body)
+                return self._say(body.replace(MESSAGE, "").replace(_CONSTRAIN, ""))
             self._logprobs.clear()
             return self._numbers.parts([call])
         if self._channel == "analysis":

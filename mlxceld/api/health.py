@@ -20,11 +20,16 @@ async def get_livez(request: web.Request) -> web.Response:
 
 
 async def get_readyz(request: web.Request) -> web.Response:
-    """200 when requests are answered; 503 says why they are not."""
-    snapshot = request.app[CONTEXT].engine.snapshot
-    reason = unready_reason(snapshot)
+    """200 when requests are answered, 503 says why they are not.
+
+    ``detail`` says what some requests have to wait for, or what was cut off lately.
+    """
+    context = request.app[CONTEXT]
+    reason = unready_reason(context.engine.snapshot)
     if reason is None:
-        return web.json_response({"status": "ready"})
+        detail = context.lanes.report().detail
+        told = {} if detail is None else {"detail": detail}
+        return web.json_response({"status": "ready", **told})
     return web.json_response({"status": "not_ready", "reason": reason}, status=503)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
+from mlxceld.api.body import LARGE
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID
 from mlxceld.api.errors import ANTHROPIC, ApiError, dialect_of, from_engine, internal_error
 from mlxceld.api.notes import HEADER, NOTES, header_value
+from mlxceld.api.refusals import REFUSALS
+from mlxceld.api.time_limit import note_arrival
 from mlxceld.engine.errors import EngineError
 from mlxceld.web.hosts import HostGuard
 
@@ -46,44 +49,62 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 @web.middleware
 async def request_ids(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Take the caller's request id, or give one."""
+    """Take the caller's request id, or give one; the request's time runs from here."""
     given = request.headers.get(_ID_HEADER, "")
-    request[REQUEST_ID] = given if _ID.fullmatch(given) else request.app[CONTEXT].ids()
-    return await handler(request)
+    context = request.app[CONTEXT]
+    request[REQUEST_ID] = given if _ID.fullmatch(given) else context.ids()
+    note_arrival(context)
+    try:
+        return await handler(request)
+    finally:
+        if LARGE in request:
+            context.lanes.trim_later()
 
 
 @web.middleware
 async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer every failure in the route's envelope; what nobody foresaw is logged."""
-    dialect = dialect_of(request.path)
     try:
         return await handler(request)
-    except ApiError as error:
-        return error.response(dialect)
-    except EngineError as error:
-        return from_engine(error).response(dialect)
-    except web.HTTPRequestEntityTooLarge:
+    except Exception as raised:
+        error = _as_api_error(request, raised)
+    request.app[REFUSALS].record(request, error.status, error.code, param=error.param)
+    return error.response(dialect_of(request.path))
+
+
+def _as_api_error(request: web.Request, error: Exception) -> ApiError:
+    """What an exception means over HTTP."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, EngineError):
+        return from_engine(error)
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
         limit = request.app[CONTEXT].settings.max_body
         return ApiError(
             413, f"the body is larger than max_body, {limit} bytes", code="body_too_large"
-        ).response(dialect)
-    except web.HTTPMethodNotAllowed as error:
+        )
+    if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = sorted(error.allowed_methods)
         return ApiError(
             405,
             f"{request.method} is not for {request.path}; use {' or '.join(allowed)}",
             code="method_not_allowed",
             headers={"Allow": ", ".join(allowed)},
-        ).response(dialect)
-    except web.HTTPNotFound:
+        )
+    if isinstance(error, web.HTTPNotFound):
         return ApiError(
             404, f"this server has no {request.method} {request.path}", code="unknown_url"
-        ).response(dialect)
-    except web.HTTPException as error:
-        return ApiError(error.status, error.reason).response(dialect)
-    except Exception:
-        log.exception("request %s failed: %s %s", request[REQUEST_ID], request.method, request.path)
-        return internal_error().response(dialect)
+        )
+    if isinstance(error, web.HTTPException):
+        return ApiError(error.status, error.reason)
+    log.error(
+        "request %s failed: %s %s",
+        request[REQUEST_ID],
+        request.method,
+        request.path,
+        exc_info=error,
+    )
+    return internal_error()
 
 
 @web.middleware
@@ -96,10 +117,13 @@ async def browsers(request: web.Request, handler: Handler) -> web.StreamResponse
             f"the Host {host!r} is not served here; add its name to allowed_hosts",
             code="host_not_allowed",
         )
-    preflight = guard.preflight(request.method, request.headers)
-    if preflight is not None:
-        return web.Response(status=204, headers=preflight)
-    origin = guard.refused_origin(request.method, request.scheme, request.headers)
+    if guard.is_preflight(request.method, request.headers):
+        preflight = guard.preflight(request.headers, _methods(request))
+        if preflight is not None:
+            return web.Response(status=204, headers=preflight)
+        origin: str | None = request.headers["Origin"]
+    else:
+        origin = guard.refused_origin(request.method, request.scheme, request.headers)
     if origin is not None:
         raise ApiError(
             403,
@@ -107,6 +131,12 @@ async def browsers(request: web.Request, handler: Handler) -> web.StreamResponse
             code="origin_not_allowed",
         )
     return await handler(request)
+
+
+def _methods(request: web.Request) -> Iterable[str]:
+    """The methods of the route that an OPTIONS request asks about."""
+    found = request.match_info.http_exception
+    return found.allowed_methods if isinstance(found, web.HTTPMethodNotAllowed) else ("GET", "POST")
 
 
 @web.middleware

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from mlxceld import __version__
 from mlxceld.api.openai.schemas import ChatRequest, CompletionRequest
+from mlxceld.api.responses.schemas import CountRequest, ResponsesRequest
 from mlxceld.api.tokenize import DetokenizeRequest, TokenizeRequest
 from mlxceld.web.openapi import Operation, document
 
@@ -50,6 +51,8 @@ class ErrorEnvelope(BaseModel):
 BODIES: dict[str, tuple[Any, str]] = {
     "/v1/chat/completions": (ChatRequest, "Answer a conversation."),
     "/v1/completions": (CompletionRequest, "Go on with a text."),
+    "/v1/responses": (ResponsesRequest, "Answer items."),
+    "/v1/responses/input_tokens": (CountRequest, "How many tokens a request is as a prompt."),
     "/tokenize": (TokenizeRequest, "The token ids of a text."),
     "/detokenize": (DetokenizeRequest, "The text of token ids."),
 }
@@ -58,6 +61,8 @@ BODIES: dict[str, tuple[Any, str]] = {
 _SUMMARIES = {
     "/v1/models": "The models that answer.",
     "/v1/models/{id}": "One of them.",
+    "/v1/responses/{id}": "A stored response.",
+    "/v1/responses/{id}/input_items": "The items that it answered.",
     "/v1/cache/stats": "Every counter of the prompt cache, flat.",
     "/metrics": "Prometheus metrics.",
     "/livez": "Whether the process is alive.",
@@ -65,6 +70,9 @@ _SUMMARIES = {
     "/health": "As readyz, with more of it.",
     PATH: "This document.",
 }
+
+_WHOLE = ("/count_tokens", "/input_tokens", "/cancel")
+"""How routes end that take a body and never stream."""
 
 _OPEN = ("/livez", "/readyz", "/health")
 
@@ -116,7 +124,7 @@ def _operation(method: str, path: str) -> Operation:
             open=path in _OPEN,
         )
     body, summary = BODIES.get(path, (dict[str, Any], path))
-    streams = path.startswith("/v1/") and "count_tokens" not in path
+    streams = path.startswith("/v1/") and not path.endswith(_WHOLE)
     return Operation(
         method,
         path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,7 +64,10 @@ class Answer:
 
     @classmethod
     def of(cls, parts: Sequence[Part]) -> Answer:
-        """Put the parts of one answer together."""
+        """Put the parts of one answer together.
+
+        A call that the limit has cut, so that its arguments are no JSON, is left out.
+        """
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[Call] = []
@@ -79,4 +83,13 @@ class Answer:
                     calls.append(Call(part.id, part.name))
                 case CallArguments():
                     calls[part.index].arguments += part.text
-        return cls("".join(texts), "".join(thoughts), calls, logprobs)
+        whole = [call for call in calls if _is_json(call.arguments)]
+        return cls("".join(texts), "".join(thoughts), whole, logprobs)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

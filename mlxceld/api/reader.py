@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mlxceld.api.held_call import HeldCall, may_be_bare_call
 from mlxceld.api.parts import CallArguments, CallStart, Part, Reasoning, Text
 from mlxceld.engine.events import TokenLogprob
 from mlxceld.models.calls import CallFormat, ParsedCall
@@ -21,7 +22,8 @@ class Reading:
 
     ``calls`` is None where calls are to stay text. ``forced`` says that the answer proper is one
     call as plain JSON, which a grammar has seen to. ``in_reasoning`` says that the prompt ends
-    inside reasoning. ``parallel`` False lets the first call alone through.
+    inside reasoning, and ``opened`` is the message that it ends in, where answers are channel
+    messages. ``parallel`` False lets the first call alone through.
     """
 
     thinking: tuple[str, str] | None = None
@@ -30,6 +32,7 @@ class Reading:
     harmony: bool = False
     forced: bool = False
     in_reasoning: bool = False
+    opened: str = ""
     parallel: bool = True
 
 
@@ -74,19 +77,20 @@ class CallNumbers:
 class MarkedReader:
     """For models that mark reasoning and calls inside one text.
 
-    Blank space between text and a call, and around reasoning, is the format's and not the text's.
-    A call that cannot be parsed comes as the text that it was.
+    Reasoning comes first: once it has ended, or text has begun, its markers are text. Line breaks
+    directly before a call, and blank space around reasoning and between calls, are the format's and
+    not the text's. A call that cannot be parsed comes as the text that it was.
     """
 
     def __init__(self, reading: Reading, new_id: Callable[[], str]) -> None:
         self._reading = reading
-        self._openings = [reading.thinking[0]] if reading.thinking else []
-        if reading.calls is not None:
-            self._openings.append(reading.calls.start)
+        self._calls = reading.calls
         self._numbers = CallNumbers(new_id, parallel=reading.parallel)
+        self._held = HeldCall(reading.calls)
         self._buffer = ""
         self._logprobs: list[TokenLogprob] = []
         self._mode = self._reasoning if reading.in_reasoning else self._text
+        self._thought = reading.in_reasoning
         self._fresh = True  # nothing of the current stretch has been shown
         self._said = False
         self._forced_open = False
@@ -98,12 +102,15 @@ class MarkedReader:
 
     def push(self, text: str, logprobs: Iterable[TokenLogprob] = ()) -> list[Part]:
         """See :class:`AnswerReader`."""
-        self._buffer += text
         self._logprobs += logprobs
+        if self._held.open and not self._held.push(text):
+            return []
+        self._buffer += self._held.take() if self._held.open else text
         return self._read(final=False)
 
     def finish(self) -> list[Part]:
         """See :class:`AnswerReader`."""
+        self._buffer += self._held.take()
         return self._read(final=True)
 
     def _read(self, *, final: bool) -> list[Part]:
@@ -132,17 +139,23 @@ class MarkedReader:
                 return [], True
             if not begun and not final:
                 return [], False
-        openings = self._openings
+        openings = self._openings()
         at, marker = first_marker(self._buffer, openings)
         if marker:
             before, self._buffer = self._buffer[:at], self._buffer[at + len(marker) :]
             is_call = reading.calls is not None and marker == reading.calls.start
-            self._mode = self._call if is_call else self._reasoning
-            parts = self._say(before.rstrip())
+            if is_call:
+                parts = self._say(before.rstrip("\n"), ends=True)
+                self._mode = self._call
+                self._held.begin()
+            else:
+                parts = self._say(before.rstrip(), ends=True)
+                self._mode = self._reasoning
+                self._thought = True
             self._fresh = True
             return parts, True
         if final:
-            return self._say(self._take()), False
+            return self._say(self._take(), ends=True), False
         keep = held(self._buffer, openings)
         shown = self._buffer[: len(self._buffer) - keep]
         if openings:
@@ -150,6 +163,16 @@ class MarkedReader:
             shown = shown.rstrip()
         self._buffer = self._buffer[len(shown) :]
         return self._say(shown), False
+
+    def _openings(self) -> list[str]:
+        """What may end the text that is being read."""
+        openings = [self._calls.start] if self._calls is not None else []
+        thinking = self._reading.thinking
+        if thinking and not self._thought and not self._said and not self.called:
+            begun = self._buffer.lstrip()
+            if begun.startswith(thinking[0]) or thinking[0].startswith(begun):
+                openings.append(thinking[0])
+        return openings
 
     def _reasoning(self, final: bool) -> tuple[list[Part], bool]:
         end = self._reading.thinking[1] if self._reading.thinking else ""
@@ -168,12 +191,14 @@ class MarkedReader:
         return self._think(shown), False
 
     def _call(self, final: bool) -> tuple[list[Part], bool]:
-        form = self._reading.calls
+        form = self._calls
         if form is None:
             raise RuntimeError("a call is read without a format")
-        at = self._buffer.find(form.end) if form.end else -1
+        at = self._held.end_in(self._buffer, final=final)
         if at < 0 and not final:
+            self._held.keep(self._take())
             return [], False
+        self._held.close()
         whole = at >= 0
         body = self._buffer[:at] if whole else self._buffer
         self._buffer = self._buffer[at + len(form.end) :] if whole else ""
@@ -181,24 +206,32 @@ class MarkedReader:
         try:
             parts = self._numbers.parts(form.parse(body, self._reading.tools))
         except ValueError:
-            parts = self._say(form.start + body + (form.end if whole else ""))
+            parts = self._say(form.start + body + (form.end if whole else ""), ends=True)
         else:
             self._logprobs.clear()
         self._fresh = True
         return parts, whole
 
     def _bare(self, final: bool) -> tuple[list[Part], bool]:
-        form = self._reading.calls
-        if not final or form is None:
+        form = self._calls
+        if form is None:
+            return [], False
+        known = {tool["function"]["name"] for tool in self._reading.tools}
+        if not may_be_bare_call(self._buffer, known):
+            # Text like any other, which need not wait for its end.
+            parts = self._say(self._take())
+            self._mode = self._text
+            self._said = True
+            return parts, True
+        if not final:
             return [], False
         body = self._take()
         try:
             calls = form.parse(body, self._reading.tools)
         except ValueError:
-            return self._say(body), False
-        known = {tool["function"]["name"] for tool in self._reading.tools}
+            return self._say(body, ends=True), False
         if not all(call.name in known for call in calls):
-            return self._say(body), False
+            return self._say(body, ends=True), False
         self._logprobs.clear()
         return self._numbers.parts(calls), False
 
@@ -208,7 +241,11 @@ class MarkedReader:
         if not self._forced_open:
             head = _FORCED_HEAD.match(self._buffer)
             if head is None:
-                return (self._say(self._take()) if final else []), False
+                if final:
+                    # Cut by the limit: it was never meant as text, and calls nothing yet.
+                    self._take()
+                    self._logprobs.clear()
+                return [], False
             self._forced_open = True
             self._buffer = self._buffer[head.end() :]
             parts += self._numbers.start(json.loads(head[1]))
@@ -227,11 +264,16 @@ class MarkedReader:
         text, self._buffer = self._buffer, ""
         return text
 
-    def _say(self, text: str) -> list[Part]:
-        if self._fresh and (self._said or self.called or self._reading.in_reasoning):
-            text = text.lstrip("\n") if not self.called else text.lstrip()
-        if self._fresh and not self._said:
-            text = text if self._reading.thinking is None else text.lstrip("\n")
+    def _say(self, text: str, *, ends: bool = False) -> list[Part]:
+        """Text to show; ``ends`` says that the stretch is over with it."""
+        if self._fresh:
+            if not self._said and (self.called or self._thought or self._reading.thinking):
+                text = text.lstrip("\n") if not self.called else text.lstrip()
+            elif not self.called and self._thought:
+                text = text.lstrip("\n")
+            if ends and self.called and not text.strip():
+                # Between two calls, or after the last.
+                return []
         if not text:
             return []
         self._fresh, self._said = False, True

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlxceld.api.allowed_calls import AllowedCalls
 from mlxceld.api.context import ApiContext
 from mlxceld.api.errors import invalid
 from mlxceld.api.harmony import HarmonyReader
 from mlxceld.api.parts import Answer
 from mlxceld.api.reader import AnswerReader, MarkedReader, Reading
+from mlxceld.api.text_bounds import check_fits
+from mlxceld.api.time_limit import within_time
 from mlxceld.engine.request import Constraint
 from mlxceld.models.boundaries import Boundary, common_prefix
 from mlxceld.models.calls import HERMES
 from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
+from mlxceld.models.fitting.tool_fields import without_nulls
 from mlxceld.models.grammar import GrammarError, JsonGrammar
+from mlxceld.models.output_format import START
 from mlxceld.models.reasoning import ReasoningRequest, reasoning_kwargs
 from mlxceld.models.text import RenderedPrompt, TextCodec
+from mlxceld.models.text_limit import conversation_texts
 from mlxceld.models.volatile import drop_volatile_head
 
 trace_log = logging.getLogger("mlxceld.apc")
+
+_COUNTED_CONTEXTS = 8
+"""How many contexts' worth of text is counted at most: a client asks how far it is over."""
 
 _CALL_ID = "call00001"
 """Stands for the id of a call where a reply is only read to render it again."""
@@ -33,7 +41,8 @@ _CALL_ID = "call00001"
 class Turn:
     """A conversation to be answered, in the shapes of chat completions.
 
-    ``tool_choice`` is None, "none", "auto", "required" or an object that names a function.
+    ``tool_choice`` is None, "none", "auto", "required" or an object that names a function;
+    ``allowed`` names the only tools that may be called, None for all.
     ``reasoning`` is what the request says of thinking; ``template_kwargs`` win over it.
     ``schema`` is the JSON schema that the answer has to fit and ``schema_param`` the field it came
     in. ``marks`` are numbers of messages after which the caller wants the prompt kept. The other
@@ -43,6 +52,7 @@ class Turn:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
     tool_choice: object = None
+    allowed: frozenset[str] | None = None
     parallel: bool = True
     template_kwargs: Mapping[str, Any] | None = None
     reasoning: ReasoningRequest | None = None
@@ -69,24 +79,32 @@ class Prepared:
     shown_tokens: frozenset[int] = field(default_factory=frozenset)
     marked_tokens: int = 0
     continuation: Continuation | None = None
+    allowed: frozenset[str] | None = None
 
     def reader(self, new_id: Callable[[], str]) -> AnswerReader:
         """A reader for one answer; ``new_id`` makes ids of calls."""
-        return _reader(self.reading, new_id)
+        return _reader(self.reading, self.allowed, new_id)
 
 
-def _reader(reading: Reading, new_id: Callable[[], str]) -> AnswerReader:
-    if reading.harmony:
-        return HarmonyReader(reading, new_id)
-    return MarkedReader(reading, new_id)
+def _reader(
+    reading: Reading, allowed: frozenset[str] | None, new_id: Callable[[], str]
+) -> AnswerReader:
+    kind = HarmonyReader if reading.harmony else MarkedReader
+    reader: AnswerReader = kind(reading, new_id)
+    return reader if allowed is None else AllowedCalls(reader, allowed)
 
 
-def _reply(reading: Reading, messages: Sequence[Mapping[str, Any]], text: str) -> dict[str, Any]:
+def _reply(
+    reading: Reading,
+    allowed: frozenset[str] | None,
+    messages: Sequence[Mapping[str, Any]],
+    text: str,
+) -> dict[str, Any]:
     """The reply as the client will send it back, as far as can be told.
 
     With what was thought only where the client did so before.
     """
-    reader = _reader(reading, lambda: _CALL_ID)
+    reader = _reader(reading, allowed, lambda: _CALL_ID)
     answer = Answer.of([*reader.push(text), *reader.finish()])
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.reasoning and any(one.get("reasoning_content") for one in messages):
@@ -103,8 +121,12 @@ def _reply(reading: Reading, messages: Sequence[Mapping[str, Any]], text: str) -
     return message
 
 
-async def prepare(context: ApiContext, turn: Turn) -> Prepared:
-    """Render a turn and compile what its answer has to fit; raises ApiError."""
+async def prepare(context: ApiContext, turn: Turn, *, only_count: bool = False) -> Prepared:
+    """Render a turn and compile what its answer has to fit; raises ApiError.
+
+    A prompt that is sure not to fit the context is refused before it is rendered; where it is
+    ``only_count``-ed, one of several times that length.
+    """
     codec = context.text()
     if context.settings.volatile_heads:
         messages, dropped = drop_volatile_head(turn.messages)
@@ -119,9 +141,11 @@ async def prepare(context: ApiContext, turn: Turn) -> Prepared:
     def work() -> Prepared:
         return _prepare(codec, turn, with_boundaries=keeps_snapshots)
 
+    texts = list(conversation_texts(turn.messages, turn.tools))
+    contexts = _COUNTED_CONTEXTS if only_count else 1
+    check_fits(context, texts, turn.messages_param, messages=len(turn.messages), contexts=contexts)
     try:
-        # Never on the loop: it would wait for the tokenizer's lock behind a long prompt.
-        return await asyncio.get_running_loop().run_in_executor(context.worker, work)
+        return await within_time(context, work, size=sum(map(len, texts)))
     except ChatTemplateError as error:
         about_kwargs = str(error).startswith("chat_template_kwargs")
         param = "chat_template_kwargs" if about_kwargs else turn.messages_param
@@ -165,6 +189,7 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         harmony=form.harmony,
         forced=forced,
         in_reasoning=in_reasoning,
+        opened=prompt.text.rpartition(START)[2] if form.harmony else "",
         parallel=turn.parallel,
     )
     opens = form.answer_opens if in_reasoning or form.harmony else ()
@@ -176,7 +201,7 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
                 "tool_choice forces a call, which this model's channel format does not allow;"
                 ' expected "auto" or "none"',
             )
-        grammar = _compiled(codec, _call_schema(tools, turn.tool_choice), "tools")
+        grammar = _compiled(codec, _call_schema(tools, turn.tool_choice, turn.allowed), "tools")
         constraint = lambda: grammar.constraint(opens)  # noqa: E731
     elif turn.schema is not None:
         answer = _compiled(codec, turn.schema, turn.schema_param)
@@ -188,9 +213,18 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         tools=tools,
         template_kwargs=turn.template_kwargs,
         continues=turn.continued,
-        read_reply=lambda text: _reply(reading, turn.messages, text),
+        read_reply=lambda text: _reply(reading, turn.allowed, turn.messages, text),
     )
-    return Prepared(prompt, signature, reading, constraint, form.markers, marked, continuation)
+    return Prepared(
+        prompt,
+        signature,
+        reading,
+        constraint,
+        form.markers,
+        marked,
+        continuation,
+        turn.allowed,
+    )
 
 
 def _compiled(codec: TextCodec, schema: Mapping[str, Any], param: str) -> JsonGrammar:
@@ -204,14 +238,18 @@ def _compiled(codec: TextCodec, schema: Mapping[str, Any], param: str) -> JsonGr
         ) from None
 
 
-def _call_schema(tools: Sequence[Mapping[str, Any]], choice: object) -> dict[str, Any]:
-    """One call as ``{"name", "arguments"}`` of any of the tools, or of the one that is named."""
+def _call_schema(
+    tools: Sequence[Mapping[str, Any]], choice: object, allowed: frozenset[str] | None
+) -> dict[str, Any]:
+    """One call as ``{"name", "arguments"}`` of any tool that may be called, or of the named one."""
     named = choice["function"]["name"] if isinstance(choice, dict) else None
     definitions: dict[str, Any] = {}
     forms = []
     for number, tool in enumerate(tools):
-        function = tool["function"]
+        function = without_nulls(tool)["function"]
         if named not in (None, function["name"]):
+            continue
+        if allowed is not None and function["name"] not in allowed:
             continue
         key = f"tool{number}"
         parameters = {"type": "object", **(function.get("parameters") or {})}

@@ -97,9 +97,14 @@ def settings_options(command: F) -> F:
 
 
 def resolve_from_click(
-    params: Mapping[str, Any], *, environ: Mapping[str, str] | None = None
+    params: Mapping[str, Any],
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> ResolvedSettings:
     """Resolve the settings from a command's keyword arguments; others than ours are passed over.
+
+    Relative paths are relative to ``folder``, by default the current one.
 
     Raises ConfigFileError, and click.UsageError where two flags of a setting contradict.
     """
@@ -115,7 +120,7 @@ def resolve_from_click(
             raise click.UsageError(f"{' and '.join(given)} say different things")
         if values:
             flags[name] = values[0]
-    return resolve(flags, environ=environ, config_file=params.get("config"))
+    return resolve(flags, environ=environ, config_file=params.get("config"), folder=folder)
 
 
 def _plain(value: Any) -> Any:

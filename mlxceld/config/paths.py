@@ -19,6 +19,9 @@ APP = "mlxceld"
 CONFIG_NAME = "mlxceld.yaml"
 SOCKET_NAME = "admin.sock"
 
+LOCK_NAME = "mlxceld.pid"
+"""The file in the state folder that a running daemon holds locked."""
+
 FAILURE_NAME = "last-failure.json"
 """What a start that failed leaves in the state folder, and one that went well removes."""
 
@@ -71,6 +74,11 @@ def admin_socket(settings: Settings) -> Path:
 
 def find_admin_socket(environ: Mapping[str, str] | None = None) -> Path:
     """Where the daemon of this user most likely listens, from environment and settings file."""
+    return admin_socket(find_settings(environ))
+
+
+def find_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """What the daemon of this user was most likely started with."""
     from mlxceld.config.resolve import resolve
     from mlxceld.config.yamlfile import ConfigFileError
 
@@ -80,7 +88,17 @@ def find_admin_socket(environ: Mapping[str, str] | None = None) -> Path:
     except ConfigFileError:
         # The daemon would not start with this file; one that runs was started without it.
         resolved = resolve({}, environ=environ, config_file=None, search=False)
-    return admin_socket(resolved.settings)
+    return resolved.settings
+
+
+def working_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The working folder; where that was deleted, what the shell calls it, else the root."""
+    environ = os.environ if environ is None else environ
+    try:
+        return Path.cwd()
+    except OSError:
+        named = Path(environ.get("PWD", "/"))
+        return named if named.is_absolute() else Path("/")
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -55,6 +55,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     config_file: Path | None = None,
     search: bool = True,
+    folder: Path | None = None,
 ) -> ResolvedSettings:
     """Flag, then environment, then file, then default.
 
@@ -63,6 +64,8 @@ def resolve(
         environ: the environment; the process's by default.
         config_file: the file to read; by default ``$MLXCEL_CONFIG``, else the first of the
             platform's places that exists, unless ``search`` is off.
+        folder: what relative paths of flags and environment are relative to; by default the
+            current folder.
 
     Raises ConfigFileError with all that is wrong in the file. A bad variable is ignored, with a
     warning.
@@ -79,7 +82,7 @@ def resolve(
         given = [row.flags[0]] if name in flags else []
         given += variables
         notes += [f"{given[0]} is given, so {loser} is ignored" for loser in given[1:]]
-        base = Path.cwd()
+        base = folder or paths.working_folder(environ)
         if name in flags:
             values[name], sources[name] = flags[name], Source.FLAG
         elif variables:
@@ -158,22 +161,24 @@ def _read_env(row: Setting, environ: Mapping[str, str], warnings: list[str]) -> 
     return found
 
 
-def _absolute(name: str, value: Any, base: Path) -> Any:
+def _absolute(name: str, value: Any, base: Path | None) -> Any:
     """Paths made absolute, from the file's folder or the current one: a daemon changes its own."""
     if isinstance(value, Path):
-        return base / value
+        # Where it is absolute already the current folder may be gone.
+        return value if value.is_absolute() else (base or Path.cwd()) / value
     if isinstance(value, tuple):
         return tuple(_absolute(name, item, base) for item in value)
     if name == "model" and isinstance(value, str):
-        return _model(value, base)
+        return absolute_model(value, base)
     return value
 
 
-def _model(name: str, base: Path) -> str:
+def absolute_model(name: str, base: Path | None) -> str:
     """A model that is, or can only be, a path made absolute; other names as they are."""
-    local = base / _expanded(Path(name))
+    given = _expanded(Path(name))
     sure = name.startswith(("/", "./", "../", "~")) or name.lower().endswith(".gguf")
     try:
+        local = given if given.is_absolute() else (base or Path.cwd()) / given
         return str(local) if name != "demo" and (sure or local.exists()) else name
     except OSError:  # too long for a path, or in a folder that is closed
         return name

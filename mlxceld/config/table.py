@@ -268,6 +268,13 @@ class Settings:
         help="Longest time from a request's arrival to its last token; 0 is no limit.",
         section="Serving",
     )
+    reasoning_alias: bool = setting(
+        kinds.BoolKind(),
+        default=True,
+        help="Write what the model thinks into the chat field reasoning as well as into"
+        " reasoning_content.",
+        section="Serving",
+    )
     drain_timeout: float = setting(
         kinds.DurationKind(zero_words=False),  # 0 is no wait at all, the opposite of never
         default=30.0,
@@ -319,6 +326,13 @@ class Settings:
         kinds.BoolKind(),
         default=True,
         help="Drop the known lines that clients change with every request from the system text.",
+        section="Serving",
+    )
+    special_tokens_in_text: bool = setting(
+        kinds.BoolKind(),
+        default=False,
+        help="Let control tokens such as <|im_end|> in the texts of a conversation steer the model;"
+        " else they are text like any other. Raw prompts may always have them.",
         section="Serving",
     )
     admin: AdminSettings = field(default_factory=AdminSettings)

@@ -1,8 +1,9 @@
 """The sequences that are generating, and their next token.
 
 A *lane* is a set of caches with the rows that live in them. Usually there is one lane for the
-whole batch; where a model cannot be batched every row has a lane of its own. One step runs each
-lane's forward pass and samples over all rows together.
+whole batch; where a model cannot be batched every row has a lane of its own, and so has a row
+that does not fit the others. One step runs each lane's forward pass and samples over all rows
+together.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from mlxceld.engine.sampling import LogprobArrays, logprobs_of, masked
 from mlxceld.engine.sequence import Sequence
 from mlxceld.kv import row_caches, shared_attention
 from mlxceld.kv.host import as_ints
+from mlxceld.kv.rewind import mark, rewind
 from mlxceld.kv.row_caches import Caches
+from mlxceld.kv.shared_attention import SharingError
 from mlxceld.kv.shared_prefix import order_by_table
 
 if TYPE_CHECKING:
@@ -84,7 +87,7 @@ class DecodeBatch:
     def __init__(self, module: Any, reuse: PromptReuse, *, batched: bool) -> None:
         self._module = module
         self._reuse = reuse
-        self._batched = batched
+        self.batched = batched
         self._lanes: list[Lane] = []
         self.step = 256
         self.before_start: Callable[[], None] = lambda: None
@@ -122,19 +125,27 @@ class DecodeBatch:
         lane = Lane(own if caches is None else caches, list(sequences), inputs, caches is not None)
         for sequence in sequences:
             sequence.row = None
-        into = self._lanes[0] if self._lanes and self._batched else None
-        shares = any(row.table for part in (into, lane) if part is not None for row in part.rows)
-        for part in (into, lane):
-            if part is not None and (shares or into is not None):
-                part.merge(tails=shares)
-        if into is None:
+        if not (self.batched and any(self._join(into, lane) for into in self._lanes)):
+            if any(row.table for row in lane.rows):
+                lane.merge(tails=True)
             self._lanes.append(lane)
-        else:
-            row_caches.extend(into.caches, lane.caches)
-            into.rows.extend(lane.rows)
-            into.inputs = mx.concatenate([into.inputs, lane.inputs])
-        row_caches.set_step(self._lanes[0].caches, self.step)
+        for into in self._lanes:
+            row_caches.set_step(into.caches, self.step)
         self.find_prefixes()
+
+    @staticmethod
+    def _join(into: Lane, lane: Lane) -> bool:
+        """Let a lane's rows into another; False if they do not fit."""
+        if not row_caches.fit(into.caches, lane.caches):
+            return False
+        shares = any(row.table for part in (into, lane) for row in part.rows)
+        for part in (into, lane):
+            part.merge(tails=shares)
+        if not row_caches.extend(into.caches, lane.caches):
+            return False
+        into.rows.extend(lane.rows)
+        into.inputs = mx.concatenate([into.inputs, lane.inputs])
+        return True
 
     def find_prefixes(self) -> None:
         """See anew what the rows read from the pool, those that begin alike side by side."""
@@ -154,18 +165,15 @@ class DecodeBatch:
 
         Each row is fed its newest token, known or still being computed by the step before. An
         exception while sampling one row marks that row failed and leaves the others alone.
+
+        Raises SharingError where the model cannot read what rows share; all is as before then.
         """
         rows = self.rows
         positions: list[mx.array] = []
         for lane in self._lanes:
             row_caches.share_offsets(lane.caches)
             positions.extend(row_caches.positions(lane.caches))
-        logits = mx.concatenate(
-            [
-                self._module(lane.inputs[:, None], cache=lane.caches)[:, -1, :]
-                for lane in self._lanes
-            ]
-        )
+        logits = self._logits()
         step = Step(rows, self._sampled(rows, logits))
         self._sample_special_rows(step, logits)
         at = 0
@@ -181,6 +189,23 @@ class DecodeBatch:
         self.before_start()
         mx.async_eval(pending)  # type: ignore[no-untyped-call]
         return step
+
+    def _logits(self) -> mx.array:
+        """Each row's next logits ``[rows, vocab]``, to be computed."""
+        shares = any(shared_attention.shares(lane.caches) for lane in self._lanes)
+        marks = [one for lane in self._lanes for one in mark(lane.caches)] if shares else []
+        try:
+            return mx.concatenate([self._forward(lane)[:, -1, :] for lane in self._lanes])
+        except SharingError:
+            rewind(marks)
+            raise
+
+    def _forward(self, lane: Lane) -> mx.array:
+        tokens = lane.inputs[:, None]
+        if shared_attention.shares(lane.caches):
+            return shared_attention.run(self._module, tokens, lane.caches)
+        logits: mx.array = self._module(tokens, cache=lane.caches)
+        return logits
 
     def leave(self, rows: Seq[Sequence], keep_row: Callable[[Sequence], bool]) -> None:
         """Take rows out; those for which ``keep_row`` holds carry their own caches with them."""

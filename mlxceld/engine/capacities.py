@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlxceld.engine.kv_budget import device_memory
@@ -12,6 +13,7 @@ from mlxceld.models.budgets import (
     SNAPSHOT_CAPACITY,
     Capacities,
     MemoryTerms,
+    Sized,
     Store,
     derive_capacities,
 )
@@ -23,43 +25,60 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SETTINGS: dict[str, Store] = {
+CAPACITY_SETTINGS: dict[str, Store] = {
     "prompt_cache.capacity_bytes": "kv",
     "prompt_cache.snapshot_capacity_bytes": "snapshots",
 }
+"""The settings that a model's size derives where nobody has set them."""
 
 
-def plan_capacities(
-    model: LoadedModel,
-    settings: Settings,
-    given: Collection[str],
-    kv_cache_budget: int,
-) -> Capacities:
-    """The capacities of both stores; logs the model's sizes and how the capacities came about.
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """What the capacities of a loaded model's stores follow from: plain values, for any thread.
 
-    ``given`` names the settings that the operator has set. ``kv_cache_budget`` is the ceiling of
-    keys and values in bytes.
+    ``size`` is what the state of one sequence takes; ``used`` the store that this model uses.
     """
-    cache = settings.prompt_cache
+
+    size: Sized
+    context_length: int
+    memory: MemoryTerms
+    used: Store
+
+    def capacities(self, settings: Settings, given: Collection[str]) -> Capacities:
+        """The capacities of both stores; ``given`` names the settings that the operator has set."""
+        cache = settings.prompt_cache
+        fixed = {store for name, store in CAPACITY_SETTINGS.items() if name in given}
+        if cache.capacity_bytes != KV_CAPACITY:
+            fixed.add("kv")
+        if cache.snapshot_capacity_bytes != SNAPSHOT_CAPACITY:
+            fixed.add("snapshots")
+        return derive_capacities(
+            self.size,
+            self.context_length,
+            self.memory,
+            kv=cache.capacity_bytes,
+            snapshots=cache.snapshot_capacity_bytes,
+            given=fixed,
+            used=(self.used,),
+        )
+
+
+def plan_capacities(model: LoadedModel, settings: Settings, kv_cache_budget: int) -> CapacityPlan:
+    """Measure the model; ``kv_cache_budget`` is the ceiling of keys and values in bytes."""
     size = measure(model.module)
-    device, weights = device_memory(), model.status.weight_bytes
-    fixed = {store for name, store in _SETTINGS.items() if name in given}
-    if cache.capacity_bytes != KV_CAPACITY:
-        fixed.add("kv")
-    if cache.snapshot_capacity_bytes != SNAPSHOT_CAPACITY:
-        fixed.add("snapshots")
     whole = size.pageable or settings.kv_backend == "dense"
-    used: Store = "kv" if whole else "snapshots"
-    capacities = derive_capacities(
+    return CapacityPlan(
         size,
         model.status.context_length,
-        MemoryTerms(device, weights, kv_cache_budget),
-        kv=cache.capacity_bytes,
-        snapshots=cache.snapshot_capacity_bytes,
-        given=fixed,
-        used=(used,),
+        MemoryTerms(device_memory(), model.status.weight_bytes, kv_cache_budget),
+        "kv" if whole else "snapshots",
     )
-    log.info("state of a sequence: %s", size.describe())
+
+
+def log_capacities(plan: CapacityPlan, capacities: Capacities, settings: Settings) -> None:
+    """Log the model's sizes and how the capacities came about."""
+    cache = settings.prompt_cache
+    log.info("state of a sequence: %s", plan.size.describe())
     for name, capacity in (("kv", capacities.kv), ("snapshots", capacities.snapshots)):
         log.info("%s capacity: %d bytes (%s)", name, capacity.bytes, capacity.derivation)
     log.info(
@@ -68,4 +87,3 @@ def plan_capacities(
         cache.snapshot_max_entries,
         cache.snapshot_ttl,
     )
-    return capacities

@@ -21,14 +21,20 @@ class ChunkSize:
     running streams nobody waits for a chunk, and the ceiling holds.
     """
 
-    def __init__(self, ceiling: int) -> None:
+    def __init__(self, ceiling: int, *, fixed: bool = False) -> None:
+        """``fixed``: chunks are always of ``ceiling`` tokens, and only the last one is shorter."""
         self._ceiling = ceiling
+        self._fixed = fixed
         self._beside_streams = ceiling
         self.longest_seconds = 0.0
 
     def size(self, *, streams_running: bool) -> int:
         """Tokens that the next chunk may take, padding included."""
-        return self._beside_streams if streams_running else self._ceiling
+        return self._beside_streams if streams_running and not self._fixed else self._ceiling
+
+    def part_of(self, tokens: int, most: int) -> int:
+        """How many of ``tokens`` the next chunk takes where it may take ``most``."""
+        return min(tokens, most) if self._fixed else part_of(tokens, most)
 
     def record(self, tokens: int, seconds: float, *, streams_running: bool) -> None:
         """Learn from a chunk that was run: its padded tokens and its wall time."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from mlxceld.config import Settings
     from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.engine.stream import EventStream
+    from mlxceld.models.budgets import Capacities
     from mlxceld.models.text import TextCodec
     from mlxceld.prompt_cache.explain import ExplainReport
     from mlxceld.prompt_cache.reports import (
@@ -34,6 +36,13 @@ class EngineClient(Protocol):
     @property
     def text(self) -> TextCodec:
         """The loaded model's tokenizer; raises NotReadyError until the model is loaded."""
+
+    def capacities(self, settings: Settings, given: Collection[str]) -> Capacities:
+        """What the stores may hold with the loaded model and these settings.
+
+        ``given`` names those that the operator has set. Raises NotReadyError until a model is
+        loaded.
+        """
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list[EventStream]:
         """Queue requests, all or none, and return their event streams in order.

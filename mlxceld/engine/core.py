@@ -13,7 +13,7 @@ from mlxceld.config.units import readable_bytes
 from mlxceld.engine import grouping, sharing
 from mlxceld.engine.answers import Answers
 from mlxceld.engine.batch import DecodeBatch, Step
-from mlxceld.engine.chunking import ChunkSize, part_of
+from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.kv_memory import KvMemory
@@ -25,7 +25,9 @@ from mlxceld.engine.reuse import PromptReuse
 from mlxceld.engine.sampling import RowSampler
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
+from mlxceld.engine.shared_reading import SharedReading
 from mlxceld.kv import memory, row_caches
+from mlxceld.kv.shared_attention import SharingError
 
 if TYPE_CHECKING:
     from mlxceld.engine.probe import BatchVerdict
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 _RELEASE_EVERY_STEPS = 512
 """Growing batches leave freed buffers of odd sizes behind, which nothing reuses."""
+
+_THEIR_CHUNK = 2048
+"""Prompt tokens that mlx-lm's own generation computes at once."""
 
 _WORTH_SHARING_EARLY = 128
 """A prompt of which so many tokens were computed is stored before its answer is generated."""
@@ -71,20 +76,34 @@ class EngineCore:
         self._clock = clock
         self._reuse = reuse
         self._recorder = recorder
-        self._scheduler = Scheduler(limits.max_batch_size, padded_prefill=verdict.padded_prefill)
+        self._scheduler = Scheduler(
+            limits.max_batch_size,
+            padded_prefill=verdict.padded_prefill,
+            grouped_prefill=verdict.batched_decode,
+        )
         self._batch = DecodeBatch(model.module, reuse, batched=verdict.batched_decode)
-        self._chunks = ChunkSize(limits.prefill_chunk)
-        self._reads_together = verdict.batched_decode and reuse.reads_together
+        self._limits = limits
+        self._chunks = self._chunk_size()
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
         self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
         self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
+        self._shared_reading = SharedReading(reuse, self._batch, self.sequences)
         self._answers = Answers(model.text, recorder)
         # Handed over earlier, the event loop and this thread would contend for the interpreter.
         self._batch.before_start = self._answers.hand_over
         self._endings = Endings(
             self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
         )
+
+    def _chunk_size(self) -> ChunkSize:
+        if self.verdict.fixed_chunks:
+            return ChunkSize(_THEIR_CHUNK, fixed=True)
+        return ChunkSize(self._limits.prefill_chunk)
+
+    @property
+    def _reads_together(self) -> bool:
+        return self.verdict.batched_decode and self._reuse.reads_together
 
     # What the engine thread asks.
 
@@ -163,7 +182,8 @@ class EngineCore:
                 self._pressure.before_decode(self._break_pipeline, self.sequences())
                 if self._batch.waits_for_tokens:
                     self._break_pipeline()
-                before, self._pending = self._pending, self._launch()
+                launched = self._launch()
+                before, self._pending = self._pending, launched
                 if before is not None:
                     self._take(before)
             else:
@@ -184,6 +204,18 @@ class EngineCore:
         """Finish the step in flight and store what has ended: caches may be changed then."""
         self._break_pipeline()
         self._answers.hand_over()
+
+    def obey(self, verdict: BatchVerdict) -> None:
+        """Batch by a new verdict, and read shared blocks as reuse has it now; after :meth:`pause`.
+
+        Rows that are in a batch stay there.
+        """
+        before, self.verdict = self.verdict, verdict
+        if verdict.fixed_chunks != before.fixed_chunks:
+            self._chunks = self._chunk_size()
+        self._batch.batched = self._scheduler.grouped_prefill = verdict.batched_decode
+        self._scheduler.padded_prefill = verdict.padded_prefill
+        self._shared_reading.apply()
 
     def give_back(self) -> None:
         """Return memory after entries have gone; after :meth:`pause`."""
@@ -294,22 +326,10 @@ class EngineCore:
         group = self._scheduler.next_group(chunk)
         if not group:
             return
-        group, caches, merged = group_caches(group, self._reuse)
-        row_caches.set_step(caches, self._memory.step)
+        group, caches, merged, sizes = self._run_chunk(group, chunk, streaming=streaming)
         if merged:
             for sequence in group:
                 sequence.row = None  # it is in the merged caches now
-        sizes = [part_of(sharing.until_shared(sequence), chunk) for sequence in group]
-        started = self._clock()
-        if max(sizes):
-            parts = [
-                s.known()[s.prefilled : s.prefilled + size]
-                for s, size in zip(group, sizes, strict=True)
-            ]
-            run_chunk(self._model.module, caches, parts)
-            self._recorder.steps += 1
-            seconds = self._clock() - started
-            self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
         if merged and len(group) == 1:
             # Between chunks a sequence has its tail in a row of its own.
             group[0].row = caches = row_caches.extract(caches, 0)
@@ -327,6 +347,42 @@ class EngineCore:
                 done.append(sequence)
         if done:
             self._start_decoding(done, caches if merged else None)
+
+    def _run_chunk(
+        self, group: list[Sequence], chunk: int, *, streaming: bool
+    ) -> tuple[list[Sequence], row_caches.Caches, bool, list[int]]:
+        """Compute a group's next tokens: see :func:`group_caches`, and each one's number of tokens.
+
+        Its rows stay what they are until that went well, so that it can be done in another way.
+        """
+        group, caches, merged = group_caches(group, self._reuse)
+        row_caches.set_step(caches, self._memory.step)
+        sizes = [self._chunks.part_of(self._until_cut(sequence), chunk) for sequence in group]
+        if not max(sizes):
+            return group, caches, merged, sizes
+        parts = [
+            s.known()[s.prefilled : s.prefilled + size]
+            for s, size in zip(group, sizes, strict=True)
+        ]
+        started = self._clock()
+        try:
+            run_chunk(self._model.module, caches, parts)
+        except SharingError as error:
+            self._break_pipeline()
+            self._shared_reading.fall_back(error)
+            return self._run_chunk(group, chunk, streaming=streaming)
+        self._recorder.steps += 1
+        seconds = self._clock() - started
+        self._chunks.record(max(sizes) * len(group), seconds, streams_running=streaming)
+        return group, caches, merged, sizes
+
+    def _until_cut(self, sequence: Sequence) -> int:
+        """Tokens of a sequence to where its next chunk has to end at the latest."""
+        if self.verdict.fixed_chunks and sequence.resumed:
+            # It had to make way; the tokens of its answer were computed one by one before.
+            prompt_left = len(sequence.prompt) - 1 - sequence.prefilled
+            return min(max(1, prompt_left), sequence.prefill_left)
+        return sharing.until_shared(sequence)
 
     def _start_decoding(self, sequences: list[Sequence], caches: row_caches.Caches | None) -> None:
         """Let prefilled sequences into the batch; ``caches`` are theirs where they were merged."""
@@ -350,14 +406,22 @@ class EngineCore:
         mx.clear_cache()
 
     def _launch(self) -> Step | None:
-        """Start the next decode step, without the rows whose last token is under way already."""
+        """Start the next decode step, without the rows whose last token is under way already.
+
+        May settle the step in flight: None is pending then.
+        """
         full = [row for row in self._batch.rows if row.launched >= row.max_tokens]
         if full:
             self._batch.leave(full, self._reuse.wants)
         if not len(self._batch):
             return None
         started = self._clock()
-        step = self._batch.launch()
+        try:
+            step = self._batch.launch()
+        except SharingError as error:
+            self._break_pipeline()
+            self._shared_reading.fall_back(error)
+            return self._launch()
         step.launch_seconds = self._clock() - started
         self._recorder.steps += 1
         self._recorder.observe("batch_size", len(step.rows))

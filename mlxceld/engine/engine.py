@@ -24,15 +24,18 @@ from mlxceld.engine.orders import StoreOrders
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
+from mlxceld.engine.verdict_file import VerdictFile
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
+    from mlxceld.engine.capacities import CapacityPlan
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.prefetch import Prefetcher
     from mlxceld.engine.request import GenerationRequest, NextTurn
+    from mlxceld.models.budgets import Capacities
     from mlxceld.models.loading import LoadedModel
     from mlxceld.models.text import TextCodec
 
@@ -83,6 +86,7 @@ class Engine(StoreOrders):
         self._next_seq_id = 1
         self._listeners: list[StateListener] = []
         self._prefetcher: Prefetcher | None = None
+        self._capacity_plan: CapacityPlan | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # Life.
@@ -123,6 +127,16 @@ class Engine(StoreOrders):
         if self._model is None:
             raise NotReadyError(f"the model is {self._state.value}")
         return self._model.text
+
+    def capacities(self, settings: Settings, given: Collection[str]) -> Capacities:
+        """What the stores may hold with the loaded model and these settings.
+
+        ``given`` names those that the operator has set. Raises NotReadyError until a model is
+        loaded.
+        """
+        if self._capacity_plan is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        return self._capacity_plan.capacities(settings, given)
 
     def submit(self, requests: Seq[GenerationRequest]) -> list[EventStream]:
         """Queue requests, all or none, and return their event streams in order.
@@ -222,14 +236,21 @@ class Engine(StoreOrders):
         try:
             model = self._loader(self._report_loading)
             # Imported here: this module is imported by code that must not load MLX.
+            from mlxceld.engine.checks import Checks
             from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_stores
 
             settings = self._settings
-            budget, capacities = plan_stores(model, settings, self._given, self._whole)
+            budget, plan, capacities = plan_stores(model, settings, self._given, self._whole)
             self._publisher.capacities = capacities
-            reuse = make_reuse(model, settings, budget, self._whole, self._trace.emit, self._clock)
+            self._capacity_plan = plan
+            self._checks = checks = Checks(
+                model, settings, VerdictFile(settings.state_dir), progress=self._report_check
+            )
+            reuse = make_reuse(
+                model, settings, budget, self._whole, self._trace.emit, self._clock, checks
+            )
             self._core, status = make_core(
-                model, settings, budget, reuse, self._publisher.recorder, self._clock
+                model, settings, budget, reuse, self._publisher.recorder, self._clock, checks
             )
             self._reuse = reuse
             self._publisher.reuse = reuse
@@ -237,6 +258,7 @@ class Engine(StoreOrders):
             if self._settings.prompt_cache.enabled:
                 self._check_reuse(model, self._core, reuse)
             else:
+                checks.keep()
                 self._model, self._publisher.model = model, status
             self._prefetcher = make_prefetcher(
                 model, settings, budget, reuse, self._core.sequences, self._power
@@ -257,6 +279,11 @@ class Engine(StoreOrders):
 
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)
+
+    def _report_check(self, line: str) -> None:
+        # Once it serves, a check is an order like others.
+        if self._state is EngineState.LOADING:
+            self._enter(EngineState.LOADING, line)
 
     def _serve(self) -> None:
         core, prefetcher = self._core, self._prefetcher
@@ -293,9 +320,21 @@ class Engine(StoreOrders):
         else:
             if faults and self._publisher.recorder.ended_well > ended_before:
                 self._publisher.clear_faults()
+        self._note_sharing()
         self._publisher.recorder.observe("engine_step_seconds", self._clock() - started)
         if core.all_stored:
             self._publisher.recorder.write_lines()
+
+    def _note_sharing(self) -> None:
+        """Tell and keep that shared blocks are read in another way than a check had found."""
+        model, checks, reuse = self._model, self._checks, self._reuse
+        sharing = None if reuse is None else reuse.sharing
+        if model is None or checks is None or sharing is None:
+            return
+        if sharing.mode != model.status.sharing:
+            checks.sharing_failed(sharing)
+            status = replace(model.status, sharing=sharing.mode, sharing_reason=sharing.reason)
+            self._model, self._publisher.model = replace(model, status=status), status
 
     def _tidy(self, core: EngineCore) -> None:
         """Give memory back and recount what is stored, once after work.
@@ -372,7 +411,7 @@ class Engine(StoreOrders):
         Without the latter the process aborts at exit.
         """
         failed = self._state is EngineState.FAILED
-        self._core = self._model = self._reuse = self._publisher.reuse = None
+        self._core = self._model = self._reuse = self._publisher.reuse = self._checks = None
         self._prefetcher = None
         with self._inbox.lock:
             asked = self._inbox.take_now()

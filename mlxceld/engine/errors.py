@@ -31,13 +31,19 @@ class InvalidRequestError(EngineError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """The prompt leaves no room for a token in the model's context."""
+    """The prompt leaves no room for a token in the model's context.
+
+    Clients know both texts and act on them, by compacting the conversation for example: ``str`` has
+    the words of OpenAI's API and of Anthropic's, ``summary`` begins with the latter.
+    """
 
     def __init__(self, prompt_tokens: int, context_length: int) -> None:
+        # A prompt that fills the context is too long by the one token that the answer needs.
+        maximum = context_length if prompt_tokens > context_length else context_length - 1
+        self.summary = f"prompt is too long: {prompt_tokens} tokens > {maximum} maximum"
         super().__init__(
             "prompt",
-            f"the prompt has {prompt_tokens} tokens, and this model's context holds"
-            f" {context_length}, of which one is needed for the answer",
+            f"This model's maximum context length is {context_length} tokens; the {self.summary}",
         )
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length

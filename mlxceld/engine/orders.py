@@ -18,6 +18,7 @@ from mlxceld.telemetry.status import EngineState
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
+    from mlxceld.engine.checks import Checks
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.publisher import Publisher
     from mlxceld.engine.request import GenerationRequest
@@ -83,6 +84,7 @@ class StoreOrders(ABC):
         self._model: LoadedModel | None = None
         self._core: EngineCore | None = None
         self._reuse: PromptReuse | None = None
+        self._checks: Checks | None = None
 
     @abstractmethod
     def call(self, work: Callable[[], T]) -> Future[T]:
@@ -165,9 +167,10 @@ class StoreOrders(ABC):
         return self.call(work)
 
     def verify(self) -> Future[VerifyReport]:
-        """Check, between two steps, that what is adopted goes on as if it had been computed.
+        """Make all checks of the load anew, between two steps, and keep what they find.
 
-        If it does not, nothing is stored or adopted any more.
+        The report is on whether what is adopted goes on as if it had been computed. If it does
+        not, nothing is stored or adopted any more.
         """
 
         def work() -> VerifyReport:
@@ -175,6 +178,13 @@ class StoreOrders(ABC):
             model = self._model
             if model is None:
                 raise NotReadyError(f"the engine is {self._state.value}")
+            if self._checks is None:
+                raise NotReadyError(f"the engine is {self._state.value}")
+            self._checks.forget()
+            pool = reuse.block_shapes()
+            if pool is not None:
+                reuse.sharing = self._checks.sharing(*pool)
+            core.obey(self._checks.batch())
             report = self._check_reuse(model, core, reuse)
             self._publish(force=True)
             return report
@@ -211,10 +221,16 @@ class StoreOrders(ABC):
     def _check_reuse(
         self, model: LoadedModel, core: EngineCore, reuse: PromptReuse
     ) -> VerifyReport:
-        """Run the self-check, and tell and do what follows from it."""
-        from mlxceld.engine.verify import check_reuse
+        """Check reuse, keep all verdicts, and tell and do what follows from them."""
+        from mlxceld.engine.setup import with_verdicts
+        from mlxceld.engine.verify import obey
 
-        report, status = check_reuse(model, core.verdict, reuse, self._settings.apc.block_size)
+        if self._checks is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        report = self._checks.reuse()
+        self._checks.keep()
+        status = with_verdicts(model.status, core.verdict, reuse.sharing, self._checks.checked_at)
+        status = obey(report, status, reuse)
         if not report.passed:
             core.give_back()
         self._publisher.recorder.background_tokens_computed += report.tokens_computed

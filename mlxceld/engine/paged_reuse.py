@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
+    from mlxceld.kv.slabs import LayerShape
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.block_store import BlockStore
 
@@ -47,11 +49,31 @@ class PagedReuse:
         sharing: SharingVerdict,
     ) -> None:
         self.store = store
-        self.reads_together = sharing.works
-        self.gathers = sharing.gathers
+        self.sharing: SharingVerdict | None = sharing
         self._pool = pool
         self._module = module
         self._model_id = model_id
+
+    @property
+    def reads_together(self) -> bool:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self.sharing is not None and self.sharing.works
+
+    @property
+    def gathers(self) -> bool:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self.sharing is not None and self.sharing.gathers
+
+    def fall_back(self, reason: str) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        before = self.sharing
+        if before is not None:
+            now = self.sharing = before.next_best(reason)
+            log.warning("shared prefixes: %s instead of %s: %s", now.mode, before.mode, reason)
+
+    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self._pool.shapes, self._pool.block_size
 
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
@@ -70,7 +92,7 @@ class PagedReuse:
         match = self._within_room(sequence, match, counted=first_time)
         if match is None:
             return
-        whole, rest = divmod(match.matched, self._pool.block_size)
+        whole, rest = self._cut(match.matched)
         try:
             row = row_caches.new_row(self._module)
             if rest:
@@ -100,7 +122,7 @@ class PagedReuse:
         None where too little is left of it then.
         """
         size = self._pool.block_size
-        whole, rest = divmod(match.matched, size)
+        whole, rest = self._cut(match.matched)
         if not rest or self._pool.room() >= rest * self.token_bytes:
             return match
         if whole * size < self.store.min_prefix:
@@ -113,6 +135,12 @@ class PagedReuse:
             return None
         self._pool.release(match.blocks[whole:])
         return Match(match.entry, whole * size, match.blocks[:whole])
+
+    def _cut(self, tokens: int) -> tuple[int, int]:
+        """How many whole blocks of a match are read from the pool, and the tokens to be copied."""
+        if not self.reads_together:
+            return 0, tokens
+        return divmod(tokens, self._pool.block_size)
 
     def expected(self, sequence: Sequence) -> int | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
@@ -182,7 +210,7 @@ class PagedReuse:
     @property
     def block_size(self) -> int:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self._pool.block_size
+        return self._pool.block_size if self.reads_together else sys.maxsize
 
     @property
     def token_bytes(self) -> int:

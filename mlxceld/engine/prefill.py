@@ -43,6 +43,8 @@ def run_chunk(module: Any, caches: Caches, chunks: Sequence[Sequence[int]]) -> N
 
     Rows of unequal length are padded on the right, which needs the batched caches; equal rows and
     single ones are run as they are. At least one chunk has a token.
+
+    Raises SharingError where the model cannot read what rows share; the caches are void then.
     """
     lengths = [len(chunk) for chunk in chunks]
     width = max(lengths)
@@ -51,7 +53,10 @@ def run_chunk(module: Any, caches: Caches, chunks: Sequence[Sequence[int]]) -> N
     if padded:
         row_caches.prepare(caches, lengths, width)
     row_caches.share_offsets(caches)
-    module(tokens, cache=caches)
+    if shared_attention.shares(caches):
+        shared_attention.run(module, tokens, caches)
+    else:
+        module(tokens, cache=caches)
     if padded:
         row_caches.finalize(caches)
     mx.eval(row_caches.arrays(caches))

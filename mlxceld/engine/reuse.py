@@ -17,8 +17,10 @@ from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
+    from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import PoolStats
     from mlxceld.kv.shared_prefix import SharedPrefix
+    from mlxceld.kv.slabs import LayerShape
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.ledger import Ledger
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
@@ -112,6 +114,18 @@ class PromptReuse(Protocol):
     def gathers(self) -> bool:
         """Whether attention is to be given whole rows then, instead of blocks and tails."""
 
+    sharing: SharingVerdict | None
+    """How shared blocks are read; None where they are never read where they lie."""
+
+    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
+        """The layers of the blocks that rows may share, and their size; None without such."""
+
+    def fall_back(self, reason: str) -> None:
+        """From now on read shared blocks in the next best way, since this one failed in service.
+
+        Where that is a copy of one's own, the caller calls :meth:`page_in` for who reads the pool.
+        """
+
     def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
         """A sequence in prefill has come to ``prefilled`` tokens; ``row`` gives its caches.
 
@@ -175,6 +189,7 @@ class WholePrefixReuse:
     snapshots = None
     reads_together = False
     gathers = False
+    sharing: SharingVerdict | None = None
     block_size = 1
 
     def __init__(
@@ -298,6 +313,13 @@ class WholePrefixReuse:
         nbytes = row_caches.nbytes(row)
         self.free_up(max(0, self._max_bytes - self._outside - nbytes), ())
         return nbytes
+
+    def fall_back(self, reason: str) -> None:
+        """See :class:`PromptReuse`; nothing is shared here."""
+
+    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
+        """See :class:`PromptReuse`."""
+        return None
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`PromptReuse`; arrays went with their entries, to MLX's own reserve."""

@@ -21,9 +21,15 @@ class Scheduler:
     one beside it, nor a long one for a stream of short ones.
     """
 
-    def __init__(self, max_active: int, *, padded_prefill: bool) -> None:
+    def __init__(
+        self, max_active: int, *, padded_prefill: bool, grouped_prefill: bool = True
+    ) -> None:
+        """``grouped_prefill``: prompts of one length may share a forward pass; ``padded_prefill``:
+        others, too.
+        """
         self._max_active = max_active
-        self._padded_prefill = padded_prefill
+        self.padded_prefill = padded_prefill
+        self.grouped_prefill = grouped_prefill
         self._waiting = WaitingLine()
         self._prefilling: list[Sequence] = []
         self.orphans: list[Sequence] = []
@@ -100,7 +106,7 @@ class Scheduler:
         if not candidates:
             return []
         group = candidates[:1]
-        if _goes_alone(group[0]):
+        if not self.grouped_prefill or _goes_alone(group[0]):
             return group
         tokens = widest = group[0].prefill_left
         for sequence in candidates[1:]:
@@ -111,7 +117,7 @@ class Scheduler:
             padded = wider * (len(group) + 1)
             wasteful = padded > _MOST_PADDING * (tokens + left)
             unequal = left != widest
-            if padded > chunk or wasteful or (unequal and not self._padded_prefill):
+            if padded > chunk or wasteful or (unequal and not self.padded_prefill):
                 continue
             group.append(sequence)
             tokens, widest = tokens + left, wider

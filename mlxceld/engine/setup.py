@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxceld.config.units import readable_bytes
-from mlxceld.engine.capacities import plan_capacities
+from mlxceld.engine.capacities import CapacityPlan, log_capacities, plan_capacities
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.kv_budget import KvBudget, device_memory, kv_budget
 from mlxceld.engine.kv_memory import growth_step
 from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.prefetch import Prefetcher
 from mlxceld.engine.prefill import run_chunk
-from mlxceld.engine.probe import probe
 from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
-from mlxceld.engine.shared_probe import probe_sharing
 from mlxceld.engine.snapshot_reuse import SnapshotReuse
 from mlxceld.kv import paged_rows, row_caches, shared_attention, snapshots
 from mlxceld.kv.pool import BlockPool
@@ -30,9 +28,12 @@ from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
+    from mlxceld.engine.checks import Checks
     from mlxceld.engine.power import PowerSource
+    from mlxceld.engine.probe import BatchVerdict
     from mlxceld.engine.recorder import Recorder
     from mlxceld.engine.sequence import Sequence
+    from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.budgets import Capacities
     from mlxceld.models.loading import LoadedModel
@@ -57,7 +58,7 @@ def plan_stores(
     settings: Settings,
     given: Collection[str],
     whole: PrefixStore[Caches],
-) -> tuple[KvBudget, Capacities]:
+) -> tuple[KvBudget, CapacityPlan, Capacities]:
     """The budget of keys and values, stored and running, and what of it stores may hold.
 
     ``whole`` begins with these capacities. ``given`` names the settings that the operator has set.
@@ -65,7 +66,9 @@ def plan_stores(
     """
     budget = kv_budget(settings.kv_cache_budget, model.status.weight_bytes, device_memory())
     log.info("kv cache budget: %s = %s", readable_bytes(budget.bytes), budget.derivation)
-    capacities = plan_capacities(model, settings, given, budget.bytes)
+    plan = plan_capacities(model, settings, budget.bytes)
+    capacities = plan.capacities(settings, given)
+    log_capacities(plan, capacities, settings)
     whole.begin_with(
         replace(
             whole.budget,
@@ -73,7 +76,7 @@ def plan_stores(
             snapshot_capacity_bytes=capacities.snapshots.bytes,
         )
     )
-    return budget, capacities
+    return budget, plan, capacities
 
 
 def make_core(
@@ -83,16 +86,15 @@ def make_core(
     reuse: PromptReuse,
     recorder: Recorder,
     clock: Callable[[], float],
+    checks: Checks,
 ) -> tuple[EngineCore, ModelStatus]:
-    """Probe how a loaded model can be batched, and build its core.
+    """See how a loaded model can be batched, and build its core.
 
     Logs the kinds of its caches and the verdict, one line each.
     """
-    verdict = probe(model.module, model.status.vocab_size)
+    verdict = checks.batch()
     status = replace(
-        model.status,
-        batching=verdict.mode,
-        batching_reason=verdict.reason,
+        with_verdicts(model.status, verdict, reuse.sharing, checks.checked_at),
         context_length=_context_within(budget, reuse.token_bytes, model.status.context_length),
     )
     kinds = ", ".join(f"{count} {kind}" for kind, count in status.layer_caches.items())
@@ -112,6 +114,20 @@ def make_core(
     return core, status
 
 
+def with_verdicts(
+    status: ModelStatus, batch: BatchVerdict, sharing: SharingVerdict | None, checked_at: float
+) -> ModelStatus:
+    """A model's status with what its checks found."""
+    return replace(
+        status,
+        batching=batch.mode,
+        batching_reason=batch.reason,
+        sharing="" if sharing is None else sharing.mode,
+        sharing_reason="" if sharing is None else sharing.reason,
+        checked_at=checked_at,
+    )
+
+
 def make_reuse(
     model: LoadedModel,
     settings: Settings,
@@ -119,6 +135,7 @@ def make_reuse(
     whole: PrefixStore[Caches],
     emit: EventSink,
     clock: Callable[[], float],
+    checks: Checks,
 ) -> PromptReuse:
     """How this model's prompts are reused: through the block pool where all caches are pageable,
     else through snapshots.
@@ -169,7 +186,7 @@ def make_reuse(
         algorithm=settings.apc.hash,
     )
     log.info("prompt cache: blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
-    sharing = probe_sharing(model.module, model.status.vocab_size, pool.shapes, pool.block_size)
+    sharing = checks.sharing(pool.shapes, pool.block_size)
     log.info(
         "shared prefixes: %s%s", sharing.mode, f" ({sharing.reason})" if sharing.reason else ""
     )
@@ -228,7 +245,7 @@ def _snapshot_reuse(
     log.info(
         "prompt cache: snapshots, %d caches of %d by reference",
         len(pageable),
-        sum(1 for _ in snapshots.leaves(row)),
+        sum(1 for _ in row_caches.leaves(row)),
     )
     return SnapshotReuse(
         whole,

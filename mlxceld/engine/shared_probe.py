@@ -16,7 +16,8 @@ from typing import Any
 import mlx.core as mx
 
 from mlxceld.engine.prefill import run_chunk
-from mlxceld.engine.probe import STEPS, alone, decode, difference, tolerance
+from mlxceld.engine.probe import STEPS, alone, decode, difference, first_line, tolerance
+from mlxceld.engine.thresholds import longest, lowered, thresholds
 from mlxceld.kv import paged_rows, row_caches, shared_attention
 from mlxceld.kv.pool import BlockPool
 from mlxceld.kv.shared_prefix import SharedPrefix
@@ -40,9 +41,15 @@ class SharingVerdict:
     gathers: bool
     reason: str = ""
 
+    def next_best(self, reason: str) -> SharingVerdict:
+        """What to do where this way of reading has failed in service."""
+        said = f"{self.reason}; {reason}" if self.reason else reason
+        gathers = self.works and not self.gathers
+        return SharingVerdict(gathers, gathers, said)
+
     @property
     def mode(self) -> str:
-        """One word for the log: read in place, gathered or copied."""
+        """For log and status: read in place, gathered or copied."""
         if not self.works:
             return "copied into each row"
         return "gathered in each step" if self.gathers else "read in place"
@@ -56,6 +63,28 @@ def probe_sharing(
     ``module`` is an mlx-lm model with pageable caches only, whose attention is installed;
     ``shapes`` and ``block_size`` are its pool's.
     """
+    ways = (False, True)
+    verdict = _probe(module, vocab_size, shapes, block_size, ways)
+    found = thresholds(module)
+    if not (found and verdict.works):
+        return verdict
+    with lowered(found):
+        low = _probe(module, vocab_size, shapes, block_size, ways[verdict.gathers :])
+    if low.gathers and not verdict.gathers:
+        verdict = _probe(module, vocab_size, shapes, block_size, ways[1:])
+    reason = low.reason and f"past {longest(found)} tokens: {low.reason}"
+    reasons = "; ".join(filter(None, (verdict.reason, reason)))
+    return SharingVerdict(verdict.works and low.works, low.gathers, reasons)
+
+
+def _probe(
+    module: Any,
+    vocab_size: int,
+    shapes: Seq[LayerShape],
+    block_size: int,
+    ways: Seq[bool],
+) -> SharingVerdict:
+    """The first of ``ways``, by whether rows are gathered, that changes no row."""
     # Long blocks would make the probe long; what is read does not depend on their size.
     size = min(block_size, 16)
     rng = random.Random(_SEED)  # noqa: S311 - any fixed tokens do
@@ -75,12 +104,12 @@ def probe_sharing(
     blocks = pool.seal(paged_rows.keys_and_values(row), 0, len(starts[0])) or []
     tables = [blocks[: len(start) // size] for start in starts]
     reasons = []
-    for gathers in (False, True):
+    for gathers in ways:
         name = "gathering them" if gathers else "reading blocks in place"
         try:
             together = _together(module, pool, tables, prompts, forced, gathers=gathers)
         except Exception as error:
-            reasons.append(f"{name} raised {type(error).__name__}: {str(error).splitlines()[:1]}")
+            reasons.append(f"{name} raised {type(error).__name__}: {first_line(error)}")
             continue
         worst = max(difference(a, b) for a, b in zip(singles, together, strict=True))
         if worst <= limit:

@@ -29,10 +29,11 @@ from mlxceld.prompt_cache.snapshot_entry import Origin
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
+    from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
     from mlxceld.kv.shared_prefix import SharedPrefix
-    from mlxceld.kv.slabs import KeysAndValues
+    from mlxceld.kv.slabs import KeysAndValues, LayerShape
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.key import Bucket
     from mlxceld.prompt_cache.snapshot_entry import SnapshotEntry
@@ -69,6 +70,7 @@ class SnapshotReuse:
     kind = "snapshots"
     reads_together = False
     gathers = False
+    sharing: SharingVerdict | None = None
     block_size = sys.maxsize
 
     def __init__(
@@ -92,6 +94,13 @@ class SnapshotReuse:
         self._model_id = model_id
         self._budget = kept.budget
         self._handed: list[_Handed] = []
+
+    def fall_back(self, reason: str) -> None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`; nothing is read from the pool."""
+
+    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return None
 
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

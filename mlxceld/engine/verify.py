@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from mlxceld.engine.prefill import run_chunk
-from mlxceld.engine.probe import CHUNK, difference, tolerance
+from mlxceld.engine.probe import CHUNK, cuts_matter, difference, tolerance
+from mlxceld.engine.thresholds import longest, lowered, thresholds
 from mlxceld.kv import paged_rows, row_caches, snapshots
 from mlxceld.kv.pool import BlockPool
 from mlxceld.models.cache_kinds import kind_of
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
     from mlxceld.engine.reuse import PromptReuse
     from mlxceld.kv.row_caches import Caches
     from mlxceld.kv.slabs import KeysAndValues
-    from mlxceld.models.loading import LoadedModel
     from mlxceld.telemetry.status import ModelStatus
 
 log = logging.getLogger(__name__)
 
 _SHORT = 27
 """Tokens of the prompt that is resumed from: not a multiple of a block."""
+
+_PAST_LOWERED = 61
+"""Tokens of the prompt that is longer than lowered windows and blocks."""
 
 _LONGEST_WINDOW = 160
 """A window up to this long is filled and passed in a proof of its own."""
@@ -63,7 +66,7 @@ def verify(module: Any, vocab_size: int, verdict: BatchVerdict, block_size: int)
         return VerifyReport((VerifyCheck("caches", "opaque", False, obstacle),))
     checks = list(proof.kinds())
     cases = [("a short prompt", _SHORT)]
-    windows = {leaf.max_size for leaf in snapshots.leaves(row) if hasattr(leaf, "max_size")}
+    windows = {leaf.max_size for leaf in row_caches.leaves(row) if hasattr(leaf, "max_size")}
     cases += [
         (f"a prompt longer than the window of {window}", window + 13)
         for window in sorted(windows)
@@ -71,18 +74,19 @@ def verify(module: Any, vocab_size: int, verdict: BatchVerdict, block_size: int)
     ]
     for name, length in cases:
         checks.append(_attempt(name, "live", partial(proof.live, length)))
+    if found := thresholds(module):
+        with lowered(found):
+            name = f"a prompt longer than all that a token sees, lowered from {longest(found)}"
+            checks.append(_attempt(name, "live", partial(proof.live, _PAST_LOWERED)))
     return VerifyReport(tuple(checks), proof.tokens_computed)
 
 
-def check_reuse(
-    model: LoadedModel, verdict: BatchVerdict, reuse: PromptReuse, block_size: int
-) -> tuple[VerifyReport, ModelStatus]:
-    """:func:`verify` for a loaded model, with what is told of it afterwards; the outcome is logged.
+def obey(report: VerifyReport, status: ModelStatus, reuse: PromptReuse) -> ModelStatus:
+    """What is told of a model after its self-check; the outcome is logged.
 
-    If it fails, nothing is stored or adopted any more: slower, never wrong. Memory is given back
+    If it failed, nothing is stored or adopted any more: slower, never wrong. Memory is given back
     by the caller.
     """
-    report = verify(model.module, model.status.vocab_size, verdict, block_size)
     if report.passed:
         log.info("prompt cache: verified, %d checks passed", len(report.checks))
     else:
@@ -92,7 +96,7 @@ def check_reuse(
             reuse.snapshots.switch_off()
     mx.clear_cache()
     kind = reuse.kind if report.passed else "none"
-    return report, replace(model.status, reuse=kind, reuse_reason=report.reason)
+    return replace(status, reuse=kind, reuse_reason=report.reason)
 
 
 class _Proof:
@@ -110,13 +114,13 @@ class _Proof:
     def kinds(self) -> list[VerifyCheck]:
         """One check for each kind of cache: what is put back is what was taken, to the bit."""
         row = self._prefilled(_tokens(_SHORT, self._vocab, 0))
-        names = [kind_of(leaf).value for leaf in snapshots.leaves(row)]
+        names = [kind_of(leaf).value for leaf in row_caches.leaves(row)]
         wrong: Counter[str] = Counter()
         fault = ""
         try:
             copies = self._kept(row, _SHORT)()
             for name, mine, other in zip(
-                names, snapshots.leaves(row), snapshots.leaves(copies), strict=True
+                names, row_caches.leaves(row), row_caches.leaves(copies), strict=True
             ):
                 wrong[name] += not _same_state(mine, other, _SHORT)
         except Exception as error:
@@ -138,7 +142,10 @@ class _Proof:
         ]
         cold = [self._cold(prompt, row) for row in (donor, *adopters)]
         again = self._cold(prompt, adopters[0], chunk=CHUNK // 3)
-        limit = tolerance(cold, noise=difference(cold[1], again))
+        noise = difference(cold[1], again)
+        if reason := cuts_matter(self._module, cold, noise):
+            return False, reason
+        limit = tolerance(cold, noise=noise)
         row = self._prefilled(prompt)
         resume = self._kept(row, length)
         kept, resumed = self._in_turn(row, donor, resume, adopters[0])

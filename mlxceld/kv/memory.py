@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from functools import lru_cache
-from typing import Any
-
 import mlx.core as mx
+
+from mlxceld.models.heap import trim_heap
 
 
 def release_freed() -> None:
@@ -17,15 +14,7 @@ def release_freed() -> None:
     second half the process stays as large as it ever was.
     """
     mx.clear_cache()
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
-
-
-@lru_cache(maxsize=1)
-def _malloc_trim() -> Any:
-    """glibc's function; None with another C library."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    trim_heap()
 
 
 def release_mlx() -> None:

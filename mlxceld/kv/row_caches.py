@@ -7,7 +7,8 @@ looks at which model they belong to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +20,8 @@ from mlx_lm.models.cache import (
     KVCache,
     make_prompt_cache,
 )
+
+log = logging.getLogger(__name__)
 
 Caches = list[Any]
 
@@ -47,10 +50,46 @@ def merge(rows: Sequence[Caches]) -> Caches:
     return [column[0].merge(list(column)) for column in zip(*rows, strict=True)]
 
 
-def extend(batch: Caches, other: Caches) -> None:
-    """Append the rows of ``other`` to ``batch``; ``other`` is used up."""
-    for mine, theirs in zip(batch, other, strict=True):
-        mine.extend(theirs)
+def leaves(caches: Sequence[Any]) -> Iterator[Any]:
+    """The caches of a row or a batch in order, with those inside composite ones in their place."""
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            yield from leaves(cache.caches)
+        else:
+            yield cache
+
+
+def extend(batch: Caches, other: Caches) -> bool:
+    """Append the rows of ``other`` to ``batch``, which uses ``other`` up; False if they do not fit.
+
+    Then ``batch`` is as it was. Rows do not fit where a state has a length of its own: the last
+    tokens that a model remembers of a prompt shorter than that.
+    """
+    if not fit(batch, other):
+        return False
+    before = [(leaf, dict(vars(leaf))) for leaf in leaves(batch)]
+    try:
+        for mine, theirs in zip(batch, other, strict=True):
+            mine.extend(theirs)
+    except Exception:
+        log.debug("rows cannot join a batch", exc_info=True)
+        for leaf, attributes in before:
+            vars(leaf).update(attributes)
+        return False
+    return True
+
+
+def fit(one: Caches, other: Caches) -> bool:
+    """Whether recurrent states agree in all but their number of rows, as a batch's have to.
+
+    mlx-lm's merge would repeat a shorter state to the length of a longer one.
+    """
+    return all(
+        a is None or b is None or a.shape[1:] == b.shape[1:]
+        for mine, theirs in zip(leaves(one), leaves(other), strict=True)
+        if isinstance(mine, ArraysCache) and isinstance(theirs, ArraysCache)
+        for a, b in zip(mine.cache, theirs.cache, strict=True)
+    )
 
 
 def keep_rows(batch: Caches, indices: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ or mask is given whole rows (``gathers``): its blocks are copied in front of the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -19,7 +19,7 @@ from mlx_lm.models.cache import BatchKVCache, CacheList
 
 from mlxceld.kv import cpu_attention
 from mlxceld.kv.exponentials import Exponentials, exponentials_for
-from mlxceld.kv.row_caches import Caches
+from mlxceld.kv.row_caches import Caches, leaves
 from mlxceld.kv.shared_prefix import Chain, Segment, SharedPrefix
 
 _NAME = "scaled_dot_product_attention"
@@ -113,15 +113,6 @@ class SharedPrefixCache(BatchKVCache):  # type: ignore[misc]
         return mask[:, None]
 
 
-def leaves(caches: Sequence[Any]) -> Iterator[Any]:
-    """The key/value caches of a batch in order, those within lists included."""
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            yield from leaves(cache.caches)
-        else:
-            yield cache
-
-
 def merge(rows: Sequence[Caches], tokens_before: Sequence[int]) -> Caches:
     """One batch of tails out of single rows; ``tokens_before[i]`` are in row i's blocks."""
     return [_merge(column, tokens_before) for column in zip(*rows, strict=True)]
@@ -158,6 +149,40 @@ def bind(batch: Caches, prefix: SharedPrefix | None, *, gathers: bool) -> None:
     """Tell a batch of tails what its rows begin with."""
     for layer, leaf in enumerate(leaves(batch)):
         leaf.prefix, leaf.layer, leaf.gathers = prefix, layer, gathers
+
+
+def shares(batch: Caches) -> bool:
+    """Whether any row of a batch begins with blocks of the pool."""
+    return any(isinstance(leaf, SharedPrefixCache) and leaf.shares for leaf in leaves(batch))
+
+
+def run(module: Any, tokens: mx.array, batch: Caches) -> mx.array:
+    """One pass of a model over a batch that reads the pool; its logits.
+
+    Raises SharingError where that fails, or where the model fetched tails that it did not read
+    through :func:`attention`: its own code has seen tails where it expects whole rows. The caches
+    have gone on then; see :mod:`mlxceld.kv.rewind`.
+    """
+    try:
+        logits: mx.array = module(tokens, cache=batch)
+    except SharingError:
+        raise
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise SharingError(f"{type(error).__name__}: {first}") from error
+    _check_read(batch)
+    return logits
+
+
+def _check_read(batch: Caches) -> None:
+    unread = [
+        layer
+        for layer, leaf in enumerate(leaves(batch))
+        if isinstance(leaf, SharedPrefixCache) and leaf.take_fetched() is not None
+    ]
+    if unread:
+        numbers = ", ".join(map(str, unread[:4])) + (", ..." if len(unread) > 4 else "")
+        raise SharingError(f"keys of cache {numbers} are not read by the attention that is shared")
 
 
 def install(module: Any) -> None:

@@ -7,21 +7,20 @@ pageable layers are not in here; they go to the block pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
     ArraysCache,
-    CacheList,
     ChunkedKVCache,
     KVCache,
     RotatingKVCache,
 )
 
 from mlxceld.kv import row_caches
-from mlxceld.kv.row_caches import Caches
+from mlxceld.kv.row_caches import Caches, leaves
 from mlxceld.kv.slabs import KeysAndValues
 
 
@@ -88,15 +87,6 @@ class RowState:
     def nbytes(self) -> int:
         """Bytes of all arrays."""
         return sum(int(array.nbytes) for array in self.arrays())
-
-
-def leaves(caches: Sequence[Any]) -> Iterator[Any]:
-    """The caches of a row in order, with those inside composite ones in their place."""
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            yield from leaves(cache.caches)
-        else:
-            yield cache
 
 
 def pageable(row: Caches) -> list[KVCache]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlxceld.models.untyped_calls import parse_qwen_coder, retyped
+
 Tools = Sequence[Mapping[str, Any]]
 
 
@@ -30,6 +32,7 @@ class CallFormat:
     A call stands between ``start`` and ``end``; an empty ``end`` means that everything to the end
     of the answer is calls. ``bare`` says that an answer which begins with ``{`` may be one too.
     ``parse`` takes the text between the markers and raises ValueError where it is no call.
+    ``closed`` tells whether a body is whole: the end marker may stand in a string of it.
     """
 
     name: str
@@ -37,6 +40,7 @@ class CallFormat:
     end: str
     parse: Callable[[str, Tools], list[ParsedCall]]
     bare: bool = False
+    closed: Callable[[str], bool] = lambda body: True
 
 
 def call_format(tokenizer: Any) -> CallFormat | None:
@@ -45,9 +49,9 @@ def call_format(tokenizer: Any) -> CallFormat | None:
     ``tokenizer`` is mlx-lm's TokenizerWrapper.
     """
     if getattr(tokenizer, "has_tool_calling", False):
-        return from_parser(
-            "mlx-lm", tokenizer.tool_call_start, tokenizer.tool_call_end, tokenizer.tool_parser
-        )
+        parser = tokenizer.tool_parser
+        name = str(getattr(parser, "__module__", "")).rpartition(".")[2] or "mlx-lm"
+        return from_parser(name, tokenizer.tool_call_start, tokenizer.tool_call_end, parser)
     vocabulary = tokenizer.get_vocab()
     if _DEEPSEEK_START in vocabulary:
         return DEEPSEEK
@@ -57,7 +61,11 @@ def call_format(tokenizer: Any) -> CallFormat | None:
 
 
 def from_parser(name: str, start: str, end: str, parser: Callable[..., Any]) -> CallFormat:
-    """A form that one of mlx-lm's parsers reads."""
+    """A form that one of mlx-lm's parsers reads; ``name`` is that parser's module."""
+    if name == "qwen3_coder":
+        parser = parse_qwen_coder
+    elif name in _BARE_TEXT:
+        parser = retyped(parser)
 
     def parse(text: str, tools: Tools) -> list[ParsedCall]:
         try:
@@ -67,7 +75,40 @@ def from_parser(name: str, start: str, end: str, parser: Callable[..., Any]) -> 
             raise ValueError(f"{type(error).__name__}: {error}") from error
         return [parsed(call) for call in (found if isinstance(found, list) else [found])]
 
-    return CallFormat(name, start, end, parse)
+    return CallFormat(name, start, end, parse, closed=_CLOSED.get(name, is_json_closed))
+
+
+def is_json_closed(body: str) -> bool:
+    """Whether the end of ``body`` is not within a JSON string; text that is no JSON is closed."""
+    begun = body.lstrip()
+    if not begun.startswith(("{", "[")):
+        return True
+    return sum(1 for found in _QUOTES.finditer(begun) if found[0] == '"') % 2 == 0
+
+
+def _is_qwen_coder_closed(body: str) -> bool:
+    """Whether the last function that was opened is closed."""
+    return body.rstrip().endswith("</function>") or "<function=" not in body
+
+
+def _is_balanced(opening: str, closing: str) -> Callable[[str], bool]:
+    return lambda body: body.count(opening) <= body.count(closing)
+
+
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+"""Quotes, and what a backslash makes something else."""
+
+_BARE_TEXT = frozenset({"glm47", "laguna", "longcat", "minicpm5", "minimax_m2"})
+"""mlx-lm's parsers of arguments that are bare text."""
+
+_CLOSED: Mapping[str, Callable[[str], bool]] = {
+    "qwen3_coder": _is_qwen_coder_closed,
+    "glm47": _is_balanced("<arg_value>", "</arg_value>"),
+    "laguna": _is_balanced("<arg_value>", "</arg_value>"),
+    "longcat": _is_balanced("<longcat_arg_value>", "</longcat_arg_value>"),
+    "minimax_m2": _is_balanced("<invoke", "</invoke>"),
+    "minicpm5": _is_balanced("<param", "</param>"),
+}
 
 
 def parsed(call: Any) -> ParsedCall:
@@ -76,7 +117,7 @@ def parsed(call: Any) -> ParsedCall:
         raise ValueError("a call has to be an object with a name")
     arguments = call.get("arguments", call.get("parameters"))
     if isinstance(arguments, str):
-        arguments = json.loads(arguments or "{}")
+        arguments = strict_json(arguments or "{}")
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, Mapping):
@@ -84,20 +125,32 @@ def parsed(call: Any) -> ParsedCall:
     given = call.get("id")
     return ParsedCall(
         call["name"],
-        json.dumps(arguments, ensure_ascii=False),
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False),
         given if isinstance(given, str) and given else None,
     )
 
 
+def strict_json(text: str) -> Any:
+    """JSON without the constants that Python takes besides; raises ValueError for other text."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a JSON value")
+
+
 def _parse_json(text: str, tools: Tools) -> list[ParsedCall]:
     """One JSON object, or a list of them."""
-    found = json.loads(text)
+    found = strict_json(text)
     return [parsed(call) for call in (found if isinstance(found, list) else [found])]
 
 
 def _parse_llama(text: str, tools: Tools) -> list[ParsedCall]:
     """Objects with ``name`` and ``parameters``, parted by semicolons."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_constant=_no_constant)
     calls, at = [], 0
     text = text.strip()
     while at < len(text):
@@ -135,7 +188,7 @@ def _parse_deepseek(text: str, tools: Tools) -> list[ParsedCall]:
 
 _LLAMA_START = "<|python_tag|>"
 
-HERMES = CallFormat("hermes", "<tool_call>", "</tool_call>", _parse_json)
+HERMES = CallFormat("hermes", "<tool_call>", "</tool_call>", _parse_json, closed=is_json_closed)
 """The form that models are told of whose template does not render tools."""
 
 LLAMA = CallFormat("llama", _LLAMA_START, "", _parse_llama, bare=True)

@@ -1,15 +1,21 @@
-"""OpenAI-style messages into what chat templates expect, and through the template."""
+"""OpenAI-style messages through a chat template, fitted to what that can render."""
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from mlxceld.models.control_tokens import ControlTokens, Guard
 from mlxceld.models.errors import ChatTemplateError, one_line
-from mlxceld.models.reasoning import template_variables
-from mlxceld.models.tool_prompt import with_tools_in_words
+from mlxceld.models.fitting.arguments import read_arguments
+from mlxceld.models.fitting.conversation import Conversation
+from mlxceld.models.fitting.fitting import Fitting, find_fitting
+from mlxceld.models.fitting.tool_fields import without_nulls
+from mlxceld.models.reasoning import renderer_variables, template_variables
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +33,7 @@ _RESERVED_ARGUMENTS = frozenset(
         "return_assistant_tokens_mask",
         "return_dict",
         "return_tensors",
+        "self",
         "tokenize",
         "tokenizer_kwargs",
         "tools",
@@ -36,55 +43,59 @@ _RESERVED_ARGUMENTS = frozenset(
 """Arguments of the renderer itself, which are not the request's to set."""
 
 
-_PROBE_TOOL = "qx7_probe"
-_PROBE_TURN = {"role": "user", "content": "u"}
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A conversation as the template writes it.
+
+    Where its texts had control tokens, ``guard`` stands for them in ``text``: they have to be
+    put back and encoded apart from the template's own.
+    """
+
+    text: str
+    guard: Guard | None = None
 
 
 class ChatRenderer:
     """The chat template of one tokenizer.
 
-    ``tokenizer`` is mlx-lm's TokenizerWrapper. Not thread-safe: its owner holds the lock.
+    ``tokenizer`` is mlx-lm's TokenizerWrapper, which rendering only reads: any thread may.
+    ``control_tokens`` keeps those in the texts of a conversation apart, None lets them be.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, control_tokens: ControlTokens | None = None) -> None:
         self._tokenizer = tokenizer
-        self._renders_tools: bool | None = None
+        self._control_tokens = control_tokens
+        self._fitting: Fitting | None = None
+        self._finding = threading.Lock()
         self.available = bool(tokenizer.has_chat_template)
         """Whether the model can render conversations at all."""
         self.source = _template_source(tokenizer) if self.available else ""
         """What identifies the template: its text, or the name of the renderer in its place."""
-        self.variables = template_variables(self.source)
+        self.variables = _variables(tokenizer) if self.available else frozenset()
         """The arguments that the template reads."""
 
     @property
-    def renders_tools(self) -> bool:
-        """Whether the template shows tools to the model. Found by rendering one, once."""
-        if self._renders_tools is None:
-            self._renders_tools = self.available and self._shows_a_tool()
-            if self.available and not self._renders_tools:
-                log.info("the chat template does not render tools; the system message names them")
-        return self._renders_tools
+    def fitting(self) -> Fitting:
+        """How conversations are fitted to the template. Found by small renderings, once."""
+        with self._finding:
+            if self._fitting is None:
+                self._fitting = self._find_fitting() if self.available else Fitting()
+            return self._fitting
 
-    def _shows_a_tool(self) -> bool:
-        tool = {
-            "type": "function",
-            "function": {
-                "name": _PROBE_TOOL,
-                "description": "d",
-                "parameters": {"type": "object", "properties": {}},
-            },
-        }
-        for messages in ([{"role": "system", "content": "s"}, _PROBE_TURN], [_PROBE_TURN]):
-            try:
-                text = self._tokenizer.apply_chat_template(
-                    messages, tools=[tool], add_generation_prompt=True, tokenize=False
-                )
-            except Exception as error:
-                # A template that refuses this may take the next.
-                log.debug("the chat template does not render a tool: %s", error)
-                continue
-            return _PROBE_TOOL in text
-        return False
+    @property
+    def renders_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return self.available and not self.fitting.uses("tools_in_words")
+
+    def _find_fitting(self) -> Fitting:
+        def render(conversation: Conversation, generation: bool) -> str:
+            return self._apply(conversation, {"add_generation_prompt": generation})
+
+        found = find_fitting(render, knows_developer="developer" in self.source)
+        log.info("chat template: %s", ", ".join(found.described) or "takes conversations as given")
+        if found.unshown:
+            log.debug("chat template: does not show %s", "; ".join(found.unshown))
+        return found
 
     def render(
         self,
@@ -94,7 +105,7 @@ class ChatRenderer:
         template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-    ) -> str:
+    ) -> Rendering:
         """The conversation as the model reads it.
 
         Raises ChatTemplateError if there is no template, or with its own words if it refuses.
@@ -108,76 +119,55 @@ class ChatRenderer:
             raise ChatTemplateError(
                 f"chat_template_kwargs.{reserved[0]} is set by the server and cannot be given"
             )
-        prepared = prepare_messages(messages, knows_developer="developer" in self.source)
-        speaks_of_tools = bool(tools) or any(
-            message["role"] in ("tool", "function") or "tool_calls" in message
-            for message in prepared
-        )
-        if speaks_of_tools and not self.renders_tools:
-            prepared = with_tools_in_words(prepared, tools)
-            tools = None
-
-        def apply(conversation: list[dict[str, Any]]) -> str:
-            text = self._tokenizer.apply_chat_template(
-                conversation,
-                tools=[dict(tool) for tool in tools] if tools else None,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tokenize=False,
-                **arguments,
-            )
-            return str(text)
-
+        conversation = prepare(messages, tools)
+        guard = None
+        if self._control_tokens is not None:
+            guard = self._control_tokens.guard(conversation, arguments)
+        if guard is not None:
+            conversation = guard.hide_conversation(conversation)
+            arguments = guard.hide_arguments(arguments)
+        arguments |= {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
         try:
-            return apply(prepared)
-        except TypeError as error:
-            # Some templates (DeepSeek's) join a call's arguments to text, which an object is not.
-            try:
-                return apply(with_arguments_as_text(prepared))
-            except Exception:
-                raise ChatTemplateError(_explain(error)) from error
+            text = self.fitting.render(conversation, lambda fitted: self._apply(fitted, arguments))
+        except ChatTemplateError:
+            raise
         except Exception as error:
             raise ChatTemplateError(_explain(error)) from error
+        return Rendering(text, guard)
+
+    def _apply(self, conversation: Conversation, arguments: Mapping[str, Any]) -> str:
+        """The conversation through the template as it is; raises whatever the template does."""
+        text = self._tokenizer.apply_chat_template(
+            conversation.messages, tools=conversation.tools or None, tokenize=False, **arguments
+        )
+        return str(text)
 
 
-def prepare_messages(
-    messages: Sequence[Mapping[str, Any]], *, knows_developer: bool = False
-) -> list[dict[str, Any]]:
-    """Messages as templates expect them; the given ones are left as they are.
+def prepare(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+) -> Conversation:
+    """A conversation as the fitting takes it; what was given is left as it is.
 
-    ``developer`` becomes ``system`` where the template does not know it; text parts are joined by
-    newlines; absent content becomes empty text; tool-call arguments in JSON become objects.
+    The parts of a text are joined by newlines; absent content becomes empty text; arguments of
+    calls become objects where they are one; fields of tools that are null are dropped. Raises
+    ChatTemplateError, with the path, for content or calls that are of no known form.
     """
     prepared = []
     for index, message in enumerate(messages):
         changed = dict(message)
-        if changed.get("role") == "developer" and not knows_developer:
-            changed["role"] = "system"
+        if changed.get("role") == "function":
+            changed["role"] = "tool"
         changed["content"] = _text_of(changed.get("content"), index)
-        if changed.get("tool_calls"):
-            changed["tool_calls"] = [_parsed_call(call) for call in changed["tool_calls"]]
-        else:
-            changed.pop("tool_calls", None)
+        if calls := changed.pop("tool_calls", None):
+            changed["tool_calls"] = [
+                _read_call(call, f"messages[{index}].tool_calls[{number}]")
+                for number, call in enumerate(calls)
+            ]
         prepared.append(changed)
-    return prepared
-
-
-def with_arguments_as_text(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Prepared messages with their tool calls' arguments as JSON text again."""
-    return [
-        {**message, "tool_calls": [_written_call(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else dict(message)
-        for message in messages
-    ]
-
-
-def _written_call(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), dict):
-        return call
-    text = json.dumps(function["arguments"], ensure_ascii=False)
-    return {**call, "function": {**function, "arguments": text}}
+    return Conversation(prepared, [without_nulls(tool) for tool in tools] if tools else None)
 
 
 def _text_of(content: Any, index: int) -> str:
@@ -196,8 +186,9 @@ def _text_of(content: Any, index: int) -> str:
             texts.append(part)
             continue
         kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
-        text = part.get("text") if isinstance(part, Mapping) else None
-        if kind not in _TEXT_PARTS or not isinstance(text, str):
+        field = "refusal" if kind == "refusal" else "text"
+        text = part.get(field) if isinstance(part, Mapping) else None
+        if kind not in (*_TEXT_PARTS, "refusal") or not isinstance(text, str):
             raise ChatTemplateError(
                 f"messages[{index}].content[{number}] is of type {kind!r};"
                 " this model takes text parts with a string 'text'"
@@ -206,19 +197,15 @@ def _text_of(content: Any, index: int) -> str:
     return "\n".join(texts)
 
 
-def _parsed_call(call: Any) -> Any:
-    """A tool call whose arguments are an object, if they are the JSON text of one."""
-    if not isinstance(call, Mapping):
-        return call
-    function = call.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
-        return dict(call)
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except ValueError:
-        return dict(call)
-    if not isinstance(arguments, dict):
-        return dict(call)
+def _read_call(call: Any, path: str) -> dict[str, Any]:
+    """A call with its arguments read; its function may also stand in the call itself."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if function is None and isinstance(call, Mapping) and "name" in call:
+        function = {key: call[key] for key in ("name", "arguments") if key in call}
+        call = {key: value for key, value in call.items() if key not in function}
+    if not isinstance(function, Mapping):
+        raise ChatTemplateError(f"{path} has no function; expected one with name and arguments")
+    arguments = read_arguments(function.get("arguments"))
     return {**call, "function": {**function, "arguments": arguments}}
 
 
@@ -234,6 +221,17 @@ def _template_source(tokenizer: Any) -> str:
     if isinstance(template, str):
         return template
     return json.dumps(template, sort_keys=True)
+
+
+def _variables(tokenizer: Any) -> frozenset[str]:
+    renderer = getattr(tokenizer, "_chat_template", None)
+    if renderer is not None:
+        return renderer_variables(renderer)
+    template = tokenizer.chat_template
+    if template is None:
+        return renderer_variables(type(tokenizer._tokenizer).apply_chat_template)
+    texts = [template] if isinstance(template, str) else template.values()
+    return frozenset().union(*map(template_variables, texts))
 
 
 def _explain(error: Exception) -> str:

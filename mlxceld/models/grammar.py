@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mlxceld.models.lru import Lru
+from mlxceld.models.schema_bounds import SchemaBoundsError, check_bounds
 
 _KEPT = 32
 """Compiled schemas that are kept: agents send the same tools with every request."""
+
+_LIMITS: dict[str, Any] = {
+    "max_items_in_row": 2_000,
+    "step_max_items": 50_000,
+    "step_lexer_fuel": 200_000,
+}
+"""What one mask may cost: some 20 ms on a CPU core. Every other row of a batch waits for it."""
 
 _SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As JSON writers do it. Free spacing would let a model write blanks for ever."""
@@ -38,6 +47,9 @@ class GrammarError(ValueError):
 class JsonConstraint:
     """Which tokens may come next in one sequence. Not thread-safe; no MLX.
 
+    What one step costs is limited; a schema that needs more raises GrammarError there, which ends
+    this sequence alone.
+
     Until the tokens ``opens`` have come (the end of the model's reasoning) anything but an end of
     the answer may come; with none the schema holds from the first token on.
     """
@@ -62,13 +74,18 @@ class JsonConstraint:
         if not self._active:
             return self._not_ends
         mask: bytes = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            raise GrammarError(f"the schema became too costly: {_one_line(_error(self._matcher))}")
         return mask
 
     def accept(self, token: int) -> None:
-        """Take the token that came; raises ValueError for one that may not."""
+        """Take the token that came; raises GrammarError for one that may not."""
         if self._active:
             if not self._matcher.consume_token(token) and self._matcher.is_error():
-                raise ValueError(f"token {token} does not fit the grammar")
+                raise GrammarError(
+                    f"token {token} does not fit the schema, or fitting it became too costly:"
+                    f" {_one_line(_error(self._matcher))}"
+                )
             return
         self._recent = [*self._recent, token][-len(self._opens) :]
         self._active = tuple(self._recent) == self._opens
@@ -88,7 +105,7 @@ class JsonGrammar:
 
 
 class GrammarCompiler:
-    """Compiles schemas for one tokenizer. Not thread-safe: its owner holds the lock."""
+    """Compiles schemas for one tokenizer; several threads may do so at once."""
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Collection[int]) -> None:
         """``tokenizer`` is a fast one of transformers; raises GrammarError for any other."""
@@ -96,6 +113,7 @@ class GrammarCompiler:
 
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
+        self._lock = threading.Lock()
         self._compiled: Lru[JsonGrammar] = Lru(_KEPT)
         try:
             self._tokenizer = llguidance.hf.from_tokenizer(
@@ -108,21 +126,73 @@ class GrammarCompiler:
 
     def compile(self, schema: Mapping[str, Any]) -> JsonGrammar:
         """Make a JSON schema ready; raises GrammarError, with the reason, if it cannot be."""
+        try:
+            check_bounds(schema)
+        except SchemaBoundsError as error:
+            raise GrammarError(str(error)) from None
+        # As llguidance's grammar_from_json_schema writes it, which keeps the interpreter while it
+        # reads a schema; building a matcher lets other threads run.
+        document = {**_with_exact_formats(schema), "x-guidance": _SPACING}
+        source = json.dumps({"grammars": [{"name": "json_schema", "json_schema": document}]})
+        with self._lock:
+            known = self._compiled.get(source)
+        if known is None:
+            known = JsonGrammar(self._matcher(source), self._vocab_size, self._eos_ids)
+            with self._lock:
+                self._compiled.put(source, known)
+        return known
+
+    def _matcher(self, grammar: str) -> Any:
+        """The grammar's matcher before its first token; no lock is held while it is built."""
         import llguidance
 
-        source = json.dumps(_with_exact_formats(schema))
-        if (known := self._compiled.get(source)) is not None:
-            return known
         try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(source, overrides=_SPACING)
-            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
+            matcher = llguidance.LLMatcher(
+                self._tokenizer,
+                grammar,
+                log_level=0,
+                limits=llguidance.LLParserLimits(verbose_errors=False, **_LIMITS),
+            )
+            first = matcher.deep_copy()
+            if not matcher.is_error() and not any(first.compute_bitmask()):
+                raise GrammarError("no text fits the schema")
+        except GrammarError:
+            raise
         except Exception as error:
             raise GrammarError(_one_line(str(error))) from error
-        if matcher.is_error():
-            raise GrammarError(_one_line(matcher.get_error()))
-        made = JsonGrammar(matcher, self._vocab_size, self._eos_ids)
-        self._compiled.put(source, made)
-        return made
+        for one in (matcher, first):
+            if one.is_error():
+                raise GrammarError(_one_line(_error(one)))
+        return matcher
+
+
+class LazyCompiler:
+    """A :class:`GrammarCompiler` that is built once, by who is first; others wait for it."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Collection[int]) -> None:
+        """``tokenizer`` is mlx-lm's wrapper of one of transformers."""
+        self._arguments = (tokenizer, vocab_size, eos_ids)
+        self._building = threading.Lock()
+        self._made: GrammarCompiler | GrammarError | None = None
+
+    def prepare(self) -> None:
+        """Build it now; what goes wrong is told to who compiles."""
+        with self._building:
+            if self._made is None:
+                tokenizer, vocab_size, eos_ids = self._arguments
+                inner = getattr(tokenizer, "_tokenizer", tokenizer)
+                try:
+                    self._made = GrammarCompiler(inner, vocab_size, eos_ids)
+                except GrammarError as error:
+                    self._made = error
+
+    def compile(self, schema: Mapping[str, Any]) -> JsonGrammar:
+        """See :meth:`GrammarCompiler.compile`."""
+        if self._made is None:
+            self.prepare()
+        if not isinstance(self._made, GrammarCompiler):
+            raise GrammarError(str(self._made))
+        return self._made.compile(schema)
 
 
 def _with_exact_formats(schema: Any) -> Any:
@@ -140,6 +210,11 @@ def _with_exact_formats(schema: Any) -> Any:
         del changed["format"]
         changed["pattern"] = _FORMATS[form]
     return changed
+
+
+def _error(matcher: Any) -> str:
+    text: str = matcher.get_error()
+    return text.partition("<state>")[0]
 
 
 def _one_line(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -13,8 +13,9 @@ from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlxceld.config.units import readable_bytes
-from mlxceld.models import cpu_activations, cpu_rope
+from mlxceld.models import batch_masks, cpu_activations, cpu_rope
 from mlxceld.models.cache_kinds import classify, count_kinds
+from mlxceld.models.end_tokens import named_end_ids
 from mlxceld.models.errors import ModelError, one_line
 from mlxceld.models.folder import ModelFolder, check_folder
 from mlxceld.models.info import (
@@ -46,9 +47,12 @@ class LoadedModel:
     status: ModelStatus
 
 
-def load_model(folder: ModelFolder, *, progress: Progress) -> LoadedModel:
+def load_model(
+    folder: ModelFolder, *, progress: Progress, special_tokens_in_text: bool = False
+) -> LoadedModel:
     """Load weights and tokenizer; ``progress`` is told a line of text at each stage.
 
+    ``special_tokens_in_text`` is the setting, see :class:`TextCodec`.
     On a CPU the weights become float32, the only type that its matrix library computes fast. On
     a GPU they stay as they are. Raises ModelError with one readable line.
     """
@@ -59,14 +63,14 @@ def load_model(folder: ModelFolder, *, progress: Progress) -> LoadedModel:
 
     transformers.logging.set_verbosity_error()
     try:
-        return _load(folder, progress)
+        return _load(folder, progress, special_tokens_in_text)
     except ModelError:
         raise
     except Exception as error:
         raise ModelError(f"model {folder.path}: {_explain(error)}") from error
 
 
-def _load(folder: ModelFolder, progress: Progress) -> LoadedModel:
+def _load(folder: ModelFolder, progress: Progress, special_tokens_in_text: bool) -> LoadedModel:
     progress(f"loading {folder.id} from {folder.path}")
     module, config = mlx_lm_utils.load_model(folder.path, lazy=True)
     if on_cpu():
@@ -74,13 +78,14 @@ def _load(folder: ModelFolder, progress: Progress) -> LoadedModel:
     module.eval()
     cpu_activations.install(module)
     cpu_rope.install(module)
+    batch_masks.install(module)
     _read_weights(module, progress)
     progress("loading tokenizer")
     tokenizer = mlx_lm_utils.load_tokenizer(
         folder.path,
         # A tokenizer that is code would be asked about on the terminal.
         {"trust_remote_code": False},
-        eos_token_ids=config.get("eos_token_id"),
+        eos_token_ids=sorted(named_end_ids(folder.path, config)),
     )
     width = _logits_width(module)
     status = _describe(folder, module, config, width, progress)
@@ -89,7 +94,8 @@ def _load(folder: ModelFolder, progress: Progress) -> LoadedModel:
         f" {readable_bytes(status.weight_bytes)} of weights on {status.device}"
         f" ({readable_bytes(mx.get_active_memory())} in use)"
     )
-    return LoadedModel(module, TextCodec(tokenizer, width), status)
+    codec = TextCodec(tokenizer, width, special_tokens_in_text=special_tokens_in_text)
+    return LoadedModel(module, codec, replace(status, template_steps=dict(codec.template_steps)))
 
 
 def _as_float32(module: Any, progress: Progress) -> Any:

@@ -9,8 +9,9 @@ from mlxceld.models.calls import CallFormat, call_format
 
 CHANNEL = "<|channel|>"
 MESSAGE = "<|message|>"
+START = "<|start|>"
 
-_HARMONY = (CHANNEL, MESSAGE, "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
+_HARMONY = (CHANNEL, MESSAGE, START, "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
 
 
 _INSIDE = frozenset({"[ARGS]", '<|"|>', "<escape>", "<|open|>", "<|sep|>", "<|close|>"})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,8 @@ _BUDGETS: Mapping[str, int] = MappingProxyType(
 """Tokens of ``thinking_budget`` for an effort; above ``high`` the template's own default holds."""
 
 _SWITCHES = ("enable_thinking", "thinking")
+
+_VARIABLES = frozenset({*_SWITCHES, "reasoning_effort", "thinking_budget"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ def reasoning_kwargs(
         if wanted is not None:
             arguments.update({name: wanted for name in _SWITCHES if name in variables})
         effort = request.effort if wanted is not False else "none"
+        if wanted and effort == "none":
+            effort = None
         if effort is not None and "reasoning_effort" in variables:
             arguments["reasoning_effort"] = _LEVELS.get(effort, effort)
         if "thinking_budget" in variables:
@@ -78,7 +83,7 @@ def reasoning_kwargs(
 def template_variables(source: str) -> frozenset[str]:
     """The variables that a Jinja template reads from its arguments; none where it cannot be read.
 
-    Templates that are Python code (some models bring one) have none.
+    For templates that are Python code there is :func:`renderer_variables`.
     """
     # Imported here: it costs time that not every program with this module has.
     import jinja2
@@ -91,3 +96,12 @@ def template_variables(source: str) -> frozenset[str]:
         return frozenset(meta.find_undeclared_variables(environment.parse(source)))
     except jinja2.TemplateError:
         return frozenset()
+
+
+def renderer_variables(renderer: Callable[..., Any]) -> frozenset[str]:
+    """Those of our variables that a template in the form of a Python function takes.
+
+    Its parameters, and ``enable_thinking``, which mlx-lm gives to each, by the name that it has.
+    """
+    parameters = inspect.signature(renderer).parameters
+    return frozenset({"enable_thinking", *parameters} & _VARIABLES)

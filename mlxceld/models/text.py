@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlxceld.models.boundaries import Boundary, BoundaryFinder
-from mlxceld.models.chat import ChatRenderer
+from mlxceld.models.chat import ChatRenderer, Rendering
+from mlxceld.models.control_tokens import ControlTokens
 from mlxceld.models.detokenizer import (
     ByteDetokenizer,
     Detokenizer,
     MarkerDetokenizer,
     WindowDetokenizer,
 )
-from mlxceld.models.grammar import GrammarCompiler, JsonGrammar
+from mlxceld.models.encoding import TextEncoder
+from mlxceld.models.end_tokens import template_end_id
+from mlxceld.models.grammar import JsonGrammar, LazyCompiler
 from mlxceld.models.output_format import OutputFormat, output_format
 from mlxceld.models.signature import template_signature
+from mlxceld.models.template import install
+from mlxceld.models.text_limit import TextLimit
 from mlxceld.models.vocabulary import Vocabulary
-
-_CACHED_WORDS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +43,40 @@ class TextCodec:
     """One model's tokenizer and chat template.
 
     ``tokenizer`` is mlx-lm's TokenizerWrapper; ``vocab_size`` the width of the model's logits,
-    which may exceed the tokenizer's vocabulary. Every method may be called from any thread: one
-    lock guards the tokenizer, whose own settings change during a call.
+    which may exceed the tokenizer's vocabulary. With ``special_tokens_in_text`` control tokens in
+    the texts of a conversation steer the model, else they are text. Every method may be called
+    from any thread, and none waits for what another thread does, unless the tokenizer is one in
+    Python.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+    def __init__(
+        self, tokenizer: Any, vocab_size: int, *, special_tokens_in_text: bool = False
+    ) -> None:
         self.vocab_size = vocab_size
-        self.eos_ids: frozenset[int] = frozenset(int(token) for token in tokenizer.eos_token_ids)
-        self._lock = threading.Lock()
-        self._tokenizer = tokenizer
-        _limit_word_cache(tokenizer)
-        self._chat = ChatRenderer(tokenizer)
+        install()
+        self._encoder = TextEncoder(tokenizer)
+        self._control_tokens = ControlTokens(tokenizer, written=str(tokenizer.chat_template))
+        self._chat = ChatRenderer(
+            tokenizer, None if special_tokens_in_text else self._control_tokens
+        )
         self._vocabulary = Vocabulary(tokenizer)
-        self._grammars: GrammarCompiler | None = None
+        self._limit = TextLimit(
+            self._vocabulary.longest_token_bytes, shrinks=not self._vocabulary.keeps_length
+        )
         self.output_format: OutputFormat = output_format(tokenizer)
         """How this model's answers are to be read."""
-        self._bytes: dict[int, bytes] = {}
+        self.eos_ids: frozenset[int] = self._end_ids(tokenizer)
+        """The tokens that end an answer."""
+        self._grammars = LazyCompiler(tokenizer, vocab_size, self.eos_ids)
         self._boundaries = BoundaryFinder(self._chat_tokens)
+
+    def _end_ids(self, tokenizer: Any) -> frozenset[int]:
+        ids = {int(token) for token in tokenizer.eos_token_ids}
+        # Channel messages end one by one, and the answer with the last of them.
+        if not self.output_format.harmony:
+            end = template_end_id(self._chat, tokenizer)
+            ids |= set() if end is None else {end}
+        return frozenset(token for token in ids if 0 <= token < self.vocab_size)
 
     @property
     def has_chat_template(self) -> bool:
@@ -69,15 +88,29 @@ class TextCodec:
         """The arguments that the chat template reads."""
         return self._chat.variables
 
+    @property
+    def template_steps(self) -> Mapping[str, str]:
+        """The steps by which conversations are fitted to the template, and what each does."""
+        return self._chat.fitting.described
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids; ``add_special_tokens`` puts what the model's tokenizer adds around a text."""
-        with self._lock:
-            return self._encode(text, add_special_tokens)
+        return self._encoder.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of the tokens; ids beyond the tokenizer's vocabulary give none."""
-        with self._lock:
-            return self._decode(ids, skip_special_tokens)
+        return self._encoder.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def text_limit(self, context_length: int) -> int:
+        """A text of more bytes is more than ``context_length`` tokens, whatever it says."""
+        return self._limit.bytes_within(context_length)
+
+    def least_tokens(self, texts: Iterable[str]) -> int:
+        """As many tokens as the texts are at least; costs next to nothing, however long they are.
+
+        Counts characters, of which a byte is the least.
+        """
+        return self._limit.least_tokens(texts)
 
     def token_text(self, token: int) -> str:
         """How a token reads alone: U+FFFD where it is a part of a character."""
@@ -85,12 +118,7 @@ class TextCodec:
 
     def token_bytes(self, token: int) -> bytes:
         """The token's exact bytes; a special token's are its name's."""
-        found = self._bytes.get(token)
-        if found is None:
-            with self._lock:
-                found = self._vocabulary.bytes_of(token)
-            self._bytes[token] = found
-        return found
+        return self._vocabulary.bytes_of(token)
 
     def detokenizer(
         self, prompt: Sequence[int], shown: frozenset[int] = frozenset()
@@ -121,16 +149,15 @@ class TextCodec:
         ChatTemplateError (a ValueError) where the model has no template, or with the template's
         own message where it refuses.
         """
-        with self._lock:
-            text = self._chat.render(
-                messages,
-                tools=tools,
-                template_kwargs=template_kwargs,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-            )
-            # The template writes the special tokens itself.
-            tokens = self._encode(text, False)
+        rendering = self._chat.render(
+            messages,
+            tools=tools,
+            template_kwargs=template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        tokens = self._encode_rendering(rendering)
+        text = rendering.text if rendering.guard is None else rendering.guard.reveal(rendering.text)
         if not with_boundaries:
             return RenderedPrompt(text, tokens)
         found = self._boundaries.find(
@@ -159,19 +186,15 @@ class TextCodec:
     @property
     def renders_tools(self) -> bool:
         """Whether the chat template has a place for tools; else they go to the system message."""
-        with self._lock:
-            return self._chat.renders_tools
+        return self._chat.renders_tools
+
+    def prepare_grammars(self) -> None:
+        """Build what every schema needs, in a second or two, so that the first need not wait."""
+        self._grammars.prepare()
 
     def grammar(self, schema: Mapping[str, Any]) -> JsonGrammar:
         """Make a JSON schema ready for constrained answers; raises GrammarError if it cannot be."""
-        with self._lock:
-            if self._grammars is None:
-                self._grammars = GrammarCompiler(
-                    getattr(self._tokenizer, "_tokenizer", self._tokenizer),
-                    self.vocab_size,
-                    self.eos_ids,
-                )
-            return self._grammars.compile(schema)
+        return self._grammars.compile(schema)
 
     def template_signature(
         self,
@@ -196,40 +219,19 @@ class TextCodec:
         template_kwargs: Mapping[str, Any] | None,
         add_generation_prompt: bool,
     ) -> list[int]:
-        with self._lock:
-            text = self._chat.render(
-                messages,
-                tools=tools,
-                template_kwargs=template_kwargs,
-                add_generation_prompt=add_generation_prompt,
-            )
-            return self._encode(text, False)
-
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        # verbose=False: how long a prompt may be is the engine's to say, not a log line's.
-        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens, verbose=False)
-        return list(ids)
-
-    def _decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        # Clean-up would drop spaces before punctuation that the model has written.
-        text = self._tokenizer.decode(
-            list(ids),
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
+        rendering = self._chat.render(
+            messages,
+            tools=tools,
+            template_kwargs=template_kwargs,
+            add_generation_prompt=add_generation_prompt,
         )
-        return str(text)
+        return self._encode_rendering(rendering)
+
+    def _encode_rendering(self, rendering: Rendering) -> list[int]:
+        # The template writes the special tokens itself.
+        if rendering.guard is None:
+            return self.encode(rendering.text, add_special_tokens=False)
+        return self._control_tokens.encode(rendering.text, rendering.guard)
 
     def _text_bytes(self, token: int) -> bytes:
         return b"" if token in self._vocabulary.special_ids else self.token_bytes(token)
-
-
-def _limit_word_cache(tokenizer: Any) -> None:
-    """Have the tokenizer remember fewer words.
-
-    It keeps 10,000 for each thread that encodes, of up to 256 bytes each, at some 30 bytes of
-    memory a byte. Where it does not split text at spaces, as Gemma's, a word is a whole message.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    resize = getattr(getattr(backend, "model", None), "_resize_cache", None)
-    if resize is not None:
-        resize(_CACHED_WORDS)

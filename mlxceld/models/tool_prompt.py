@@ -1,10 +1,12 @@
-"""Tools for models whose chat template has no place for them: in words, in the system message."""
+"""Tools, calls and results in words, for models whose chat template has no place for them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from mlxceld.models.fitting.conversation import SYSTEM_ROLES, Conversation, Message, user_turn
 
 _INTRODUCTION = """# Tools
 
@@ -28,39 +30,48 @@ def tool_as_rendered(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**tool, "function": kept}
 
 
-def with_tools_in_words(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-) -> list[dict[str, Any]]:
-    """Prepared messages with the tools in the system message and calls and results as text.
-
-    Without ``tools`` only calls and results that the conversation has already are written out.
-    """
-    written = [_as_text(message) for message in messages]
-    if not tools:
-        return written
-    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+def tools_in_words(conversation: Conversation) -> Conversation:
+    """The tools are described in the system message, and the template is given none."""
+    if not conversation.tools:
+        return conversation
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in conversation.tools)
     words = _INTRODUCTION.format(tools=listed)
-    if written and written[0]["role"] == "system":
-        first = written[0]
+    messages = conversation.messages
+    if messages and messages[0]["role"] in SYSTEM_ROLES:
+        first = messages[0]
         text = f"{first['content']}\n\n{words}" if first["content"] else words
-        return [{**first, "content": text}, *written[1:]]
-    return [{"role": "system", "content": words}, *written]
+        return Conversation([{**first, "content": text}, *messages[1:]])
+    return Conversation([{"role": "system", "content": words}, *messages])
 
 
-def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
-    changed = dict(message)
-    if changed["role"] in ("tool", "function"):
-        body = f"<tool_response>\n{changed['content']}\n</tool_response>"
-        return {"role": "user", "content": body}
-    calls = changed.pop("tool_calls", None)
-    if calls:
-        texts = [str(changed["content"])] if changed["content"] else []
-        for call in calls:
-            function = {
-                "name": call["function"]["name"],
-                "arguments": call["function"].get("arguments", {}),
-            }
-            body = json.dumps(function, ensure_ascii=False)
-            texts.append(f"<tool_call>\n{body}\n</tool_call>")
-        changed["content"] = "\n".join(texts)
-    return changed
+def results_in_words(conversation: Conversation) -> Conversation:
+    """Results of tools are turns of the user."""
+    return conversation.with_messages(
+        [
+            user_turn(f"<tool_response>\n{message['content']}\n</tool_response>")
+            if message["role"] == "tool"
+            else message
+            for message in conversation.messages
+        ]
+    )
+
+
+def calls_in_words(conversation: Conversation) -> Conversation:
+    """Calls of tools are text of the assistant's turn."""
+    return conversation.with_messages([_calls_written(m) for m in conversation.messages])
+
+
+def _calls_written(message: Message) -> Message:
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    texts = [message["content"]] if message["content"] else []
+    for call in calls:
+        function = {
+            "name": call["function"].get("name"),
+            "arguments": call["function"]["arguments"],
+        }
+        body = json.dumps(function, ensure_ascii=False)
+        texts.append(f"<tool_call>\n{body}\n</tool_call>")
+    written = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**written, "content": "\n".join(texts)}

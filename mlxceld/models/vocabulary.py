@@ -17,51 +17,71 @@ class Vocabulary:
 
     Byte-level vocabularies write each byte as a printable character; SentencePiece ones write
     spaces as U+2581 and lone bytes as ``<0x0A>``. Ids beyond the vocabulary (models pad theirs)
-    have no bytes. Not thread-safe: its owner holds the lock.
+    have no bytes. All bytes are read once, here, so that looking one up never waits for a
+    tokenizer that is busy with a text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         added = tokenizer.added_tokens_decoder
-        self._added = {int(token): str(entry.content) for token, entry in added.items()}
         self.special_ids = frozenset(int(token) for token, entry in added.items() if entry.special)
         """Tokens that steer and do not belong to the text."""
-        self._name: Callable[[int], str | None] = _namer(tokenizer)
         decoders = _decoder_types(tokenizer)
         self.byte_level = bool(decoders) and decoders <= {"ByteLevel", "Fuse"}
         """Whether text is the concatenation of the tokens' bytes, with nothing added or dropped."""
-        self._byte_level_names = "ByteLevel" in decoders
-        self._byte_fallback = "ByteFallback" in decoders
+        self.keeps_length = _keeps_length(tokenizer)
+        """Whether a text has as many bytes when it is cut into tokens as it had before."""
+        to_bytes = _reader(decoders)
+        table = [b"" if name is None else to_bytes(name) for name in _names(tokenizer)]
+        for token, entry in added.items():
+            table.extend([b""] * (int(token) + 1 - len(table)))
+            table[int(token)] = str(entry.content).encode()
+        self._table = table
+        self.longest_token_bytes = max(map(len, table), default=1) or 1
+        """How many bytes of text a single token stands for at most."""
 
     def bytes_of(self, token: int) -> bytes:
         """The token's bytes; a special token's are its name's."""
-        if token in self._added:
-            return self._added[token].encode()
-        name = self._name(token)
-        if name is None:
-            return b""
-        if self._byte_level_names:
-            table = _byte_values()
-            if all(character in table for character in name):
-                return bytes(table[character] for character in name)
-            return name.encode()
-        if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(name)):
-            return bytes([int(match[1], 16)])
-        return name.replace(_METASPACE, " ").encode()
+        return self._table[token] if 0 <= token < len(self._table) else b""
 
 
-def _namer(tokenizer: Any) -> Callable[[int], str | None]:
+def _reader(decoders: set[str]) -> Callable[[str], bytes]:
+    """What turns a token's name into its bytes, by the steps of the tokenizer's decoder."""
+    if "ByteLevel" in decoders:
+        return _byte_level_bytes
+    if "ByteFallback" in decoders:
+        return _byte_fallback_bytes
+    return _text_bytes
+
+
+def _byte_level_bytes(name: str) -> bytes:
+    try:
+        # The stand-ins of all bytes lie below U+0180, so this is one pass at the speed of C.
+        return name.translate(_byte_values()).encode("latin-1")
+    except UnicodeEncodeError:
+        return name.encode()
+
+
+def _byte_fallback_bytes(name: str) -> bytes:
+    if match := _BYTE_TOKEN.fullmatch(name):
+        return bytes([int(match[1], 16)])
+    return _text_bytes(name)
+
+
+def _text_bytes(name: str) -> bytes:
+    return name.replace(_METASPACE, " ").encode()
+
+
+def _names(tokenizer: Any) -> list[str | None]:
+    """The names of all tokens, by id; None where an id has no token."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        name: Callable[[int], str | None] = backend.id_to_token
-        return name
-
-    def slow(token: int) -> str | None:
-        if not 0 <= token < len(tokenizer):
-            return None
-        found = tokenizer.convert_ids_to_tokens(token)
-        return None if found is None else str(found)
-
-    return slow
+    if backend is None:
+        names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        return [None if name is None else str(name) for name in names]
+    known: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+    found: list[str | None] = [None] * (max(known.values(), default=-1) + 1)
+    for name, token in known.items():
+        found[token] = name
+    return found
 
 
 def _decoder_types(tokenizer: Any) -> set[str]:
@@ -74,6 +94,22 @@ def _decoder_types(tokenizer: Any) -> set[str]:
     return {str(step.get("type")) for step in steps}
 
 
+def _keeps_length(tokenizer: Any) -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or getattr(backend.model, "fuse_unk", False):
+        return False
+    if backend.normalizer is None:
+        return True
+    description = json.loads(backend.normalizer.__getstate__())
+    steps = description.get("normalizers", [description])
+    return all(step.get("type") == "Prepend" or _lengthens(step) for step in steps)
+
+
+def _lengthens(step: dict[str, Any]) -> bool:
+    """SentencePiece's way with spaces."""
+    return step.get("type") == "Replace" and step.get("content") == _METASPACE
+
+
 @cache
 def byte_characters() -> tuple[str, ...]:
     """The printable character that stands for each of the 256 bytes in a byte-level vocabulary."""
@@ -83,5 +119,10 @@ def byte_characters() -> tuple[str, ...]:
 
 
 @cache
-def _byte_values() -> dict[str, int]:
-    return {character: byte for byte, character in enumerate(byte_characters())}
+def _byte_values() -> dict[int, int | str]:
+    """From the stand-ins to the characters U+0000 to U+00FF, whose Latin-1 is the byte.
+
+    What is no stand-in leaves Latin-1, so that a name that is plain text cannot be taken for bytes.
+    """
+    strangers: dict[int, int | str] = dict.fromkeys(range(256), "\u0180")
+    return strangers | {ord(name): byte for byte, name in enumerate(byte_characters())}

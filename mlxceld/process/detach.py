@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlxceld.config.folders import open_own, private_folder
 from mlxceld.process.report import PATIENCE_SECONDS, PipeReport, StartReport
 
 LOG_NAME = "mlxceld.log"
@@ -55,17 +56,20 @@ def start_detached(
     ``serve`` returns the daemon's exit code, and must import what starts threads by itself.
     ``progress`` is told its lines meanwhile; each renews the ``patience``, in seconds. The
     daemon's output goes to ``mlxceld.log`` in the state folder. Raises StartError; then no daemon
-    is left.
+    is left. Raises FolderError or OSError if the state folder cannot be used.
     """
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(state_dir)
     log_file = state_dir / LOG_NAME
+    log = open_own(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.fchmod(log, 0o600)
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _be_daemon(state_dir, log_file, writing, serve)
+        _be_daemon(state_dir, log, writing, serve)
+    os.close(log)
     os.close(writing)
     # The child forks again and ends at once, which leaves the daemon without a parent.
     os.waitpid(child, 0)
@@ -76,14 +80,14 @@ def start_detached(
 
 
 def _be_daemon(
-    state_dir: Path, log_file: Path, writing: int, serve: Callable[[StartReport], int]
+    state_dir: Path, log_fd: int, writing: int, serve: Callable[[StartReport], int]
 ) -> None:
     """Become a daemon, serve and exit; never returns, so that the caller's code runs once."""
     code = 1
     try:
         import daemon
 
-        with log_file.open("ab", buffering=0) as log:
+        with os.fdopen(log_fd, "ab", buffering=0) as log:
             context = daemon.DaemonContext(
                 # Said outright: what is guessed otherwise differs by who started the shell.
                 detach_process=True,
@@ -96,7 +100,6 @@ def _be_daemon(
                 prevent_core=False,
                 signal_map={},
             )
-            log_file.chmod(0o600)
             context.open()
             report = PipeReport(writing)
             try:

@@ -4,12 +4,58 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
+from typing import Any, Protocol
 
 from mlxceld.process.portholder import port_holder
 
 BACKLOG = 1024
 """Connections that may wait to be accepted: bursts of clients come faster than a loop turns."""
+
+
+_RESERVED_FILES = 64
+"""Files that connections of the public API leave for all else, where a quarter is not less."""
+
+
+class Gate(Protocol):
+    """Decides whether a listener takes a connection."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether connections may be accepted now."""
+
+    def admit(self, number: int) -> bool:
+        """Whether the connection with this file number may stay."""
+
+
+class Listener(socket.socket):
+    """A listening socket that asks its ``gate``, if it has one, about each connection."""
+
+    gate: Gate | None = None
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As of any socket; one that the gate turns away is closed, and counts as aborted."""
+        if self.gate is None:
+            return super().accept()
+        if not self.gate.settled:
+            raise BlockingIOError(errno.EAGAIN, "connections are being closed")
+        connection, address = super().accept()
+        if not self.gate.admit(connection.fileno()):
+            connection.close()
+            raise ConnectionAbortedError(errno.ECONNABORTED, "no file is left for it")
+        return connection, address
+
+
+def file_ceiling() -> int:
+    """From which file number on connections would take what is reserved for all else.
+
+    The rest is for the admin socket, the log, and files that are read anew.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 2**31
+    return soft - min(_RESERVED_FILES, soft // 4)
 
 
 class ListenError(Exception):
@@ -23,13 +69,13 @@ class ListenError(Exception):
         self.exit_code = exit_code
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
+def listen(host: str, port: int) -> list[Listener]:
     """Listen on every address that ``host`` stands for, with one port for all.
 
     ``port`` 0 takes a free one. ``::`` takes IPv4 too. Raises ListenError, and then listens
     nowhere.
     """
-    bound: list[socket.socket] = []
+    bound: list[Listener] = []
     addresses = _addresses(host, port)
     try:
         for family, address in addresses:
@@ -52,7 +98,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return bound
 
 
-def local_url(host: str, sockets: list[socket.socket]) -> str:
+def local_url(host: str, sockets: list[Listener]) -> str:
     """Where a client on this machine finds the sockets."""
     port = sockets[0].getsockname()[1]
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - replaced
@@ -74,8 +120,8 @@ def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 
-def _bind(family: socket.AddressFamily, address: tuple[str, int], *, dual: bool) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _bind(family: socket.AddressFamily, address: tuple[str, int], *, dual: bool) -> Listener:
+    sock = Listener(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

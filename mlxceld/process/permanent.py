@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from mlxceld.config.folders import FolderError, open_own, private_folder
 from mlxceld.config.paths import failure_file
 from mlxceld.process.manager import service_manager
 
@@ -39,9 +40,12 @@ def end_of_start(
         "exit_code": exit_code,
         "permanent": permanent,
     }
-    with contextlib.suppress(OSError):
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        failure_file(state_dir).write_text(json.dumps(record), encoding="utf-8")
+    with contextlib.suppress(OSError, FolderError):
+        private_folder(state_dir)
+        fd = open_own(failure_file(state_dir), os.O_WRONLY | os.O_CREAT)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.truncate()
+            json.dump(record, file)
     if permanent and manager == "launchd":
         log.error("this does not mend itself; launchd is not to start again until it is mended")
         return os.EX_OK

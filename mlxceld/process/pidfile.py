@@ -13,7 +13,10 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-NAME = "mlxceld.pid"
+from mlxceld.config.folders import open_own, private_folder
+from mlxceld.config.paths import LOCK_NAME
+
+NAME = LOCK_NAME
 
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.02
 
@@ -58,11 +61,11 @@ class StateLock:
     def acquire(self, *, started_at: float) -> None:
         """Take the lock, making the folder (0700) if it is missing.
 
-        Raises AlreadyRunningError if another process has it, OSError if the folder cannot be
-        used.
+        Raises AlreadyRunningError if another process has it, FolderError if another user could
+        get at what is in the folder, OSError if it cannot be used.
         """
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        private_folder(self.path.parent)
+        fd = open_own(self.path, os.O_RDWR | os.O_CREAT)
         try:
             locked = _lock(fd)
         except OSError:
@@ -96,9 +99,12 @@ class StateLock:
 
 
 def read_holder(state_dir: Path) -> Holder | None:
-    """The daemon that holds the folder now; None if none does, whatever a file there says."""
+    """The daemon that holds the folder now; None if none does, whatever a file there says.
+
+    Raises OSError if the file is no regular one or cannot be opened.
+    """
     try:
-        fd = os.open(state_dir / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_own(state_dir / NAME, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:

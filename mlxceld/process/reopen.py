@@ -8,6 +8,8 @@ import stat
 import sys
 from pathlib import Path
 
+from mlxceld.config.folders import open_own
+
 _F_GETPATH = 50
 """macOS: the path of an open file; the fcntl module has a name for it there only."""
 
@@ -40,7 +42,7 @@ class StderrFile:
             return False
         sys.stderr.flush()
         try:
-            new = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            new = open_own(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         except OSError:
             return False
         # The other of the two standard streams often is the same file.

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from mlxceld.config.folders import open_own
 from mlxceld.telemetry.log_writer import Write, write_to
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -69,8 +70,9 @@ class RotatingWrite:
                 source = self._aside(number - 1) if number > 1 else self._path
                 with contextlib.suppress(FileNotFoundError):
                     source.replace(self._aside(number))
-        new = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+        new = open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
+            os.fchmod(new, mode)
             os.dup2(new, self._fd)
             if also_stdout:
                 os.dup2(new, 1)

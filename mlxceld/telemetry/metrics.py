@@ -26,12 +26,10 @@ from mlxceld.telemetry.cache_metrics import collect_cache
 from mlxceld.telemetry.histogram import HistogramSnapshot
 from mlxceld.telemetry.logging import dropped_lines
 from mlxceld.telemetry.process_metrics import PortableProcessCollector
+from mlxceld.telemetry.refusals import ENDPOINTS, RefusalCounts
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
 
-ENDPOINTS = ("chat", "completions", "messages", "responses")
-"""Values of the label ``endpoint``."""
-
-OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "rejected")
+OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "rejected", "refused")
 """Values of the label ``outcome``."""
 
 _HISTOGRAMS: Mapping[str, str] = {
@@ -51,11 +49,14 @@ class Metrics:
 
     ``snapshot`` returns the newest engine snapshot and may be called from any thread.
     ``reload_successful`` is whether the last reload of the settings went through; the daemon
-    keeps it.
+    keeps it. ``refusals`` is filled by the public API.
     """
 
-    def __init__(self, snapshot: Callable[[], EngineSnapshot]) -> None:
+    def __init__(
+        self, snapshot: Callable[[], EngineSnapshot], refusals: RefusalCounts | None = None
+    ) -> None:
         self.reload_successful = True
+        self.refusals = RefusalCounts() if refusals is None else refusals
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_EngineCollector(self, snapshot))
         if sys.platform == "linux":
@@ -78,7 +79,7 @@ class _EngineCollector(Collector):
         # Everything below comes from this one reading, so that sums over series agree.
         snapshot = self._snapshot()
         yield from _collect_identity(snapshot)
-        yield from _collect_requests(snapshot)
+        yield from _collect_requests(snapshot, self._metrics.refusals)
         yield from _collect_engine(snapshot)
         yield from collect_cache(
             snapshot.cache, snapshot_tokens_reused=snapshot.snapshot_tokens_reused
@@ -132,7 +133,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _collect_requests(snapshot: EngineSnapshot) -> Iterator[Metric]:
+def _collect_requests(snapshot: EngineSnapshot, refusals: RefusalCounts) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "mlxcel_requests",
         "Requests that ended, by endpoint and outcome.",
@@ -141,9 +142,18 @@ def _collect_requests(snapshot: EngineSnapshot) -> Iterator[Metric]:
     known = dict.fromkeys(
         ((endpoint, outcome) for endpoint in ENDPOINTS for outcome in OUTCOMES), 0
     )
-    for labels, count in (known | dict(snapshot.outcomes)).items():
+    refused = {(e, "refused"): count for e, count in refusals.before_the_engine().items()}
+    for labels, count in (known | dict(snapshot.outcomes) | refused).items():
         requests.add_metric(labels, count)
     yield requests
+    by_code = CounterMetricFamily(
+        "mlxcel_requests_refused",
+        "Requests refused, by endpoint and error code; those of a full queue included.",
+        labels=("endpoint", "code"),
+    )
+    for labels, count in refusals.counts().items():
+        by_code.add_metric(labels, count)
+    yield by_code
     yield GaugeMetricFamily(
         "mlxcel_requests_running", "Requests in prefill or decode.", value=snapshot.running
     )

@@ -31,7 +31,11 @@ class ModelStatus:
     ``layer_caches`` counts the model's caches by kind (pageable, windowed, recurrent, composite,
     opaque); ``batching`` is the batch probe's verdict with, in ``batching_reason``, why it is not
     "full". ``reuse`` is how prompts are reused: blocks, snapshots, whole prefixes, or not at all,
-    with, in ``reuse_reason``, what the self-check found wrong.
+    with, in ``reuse_reason``, what the self-check found wrong. ``sharing`` is how several rows read
+    the same stored blocks (empty where none are), ``sharing_reason`` why not where they lie.
+    ``checked_at`` is the Unix time at which all of this was found, perhaps by an earlier start.
+    ``template_steps`` are the steps by
+    which conversations are fitted to the chat template, and what each does.
     """
 
     id: str
@@ -49,6 +53,10 @@ class ModelStatus:
     loaded_at: float
     reuse: str = ""
     reuse_reason: str = ""
+    sharing: str = ""
+    sharing_reason: str = ""
+    checked_at: float = 0.0
+    template_steps: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

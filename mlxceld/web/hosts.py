@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
@@ -10,28 +11,32 @@ from multidict import CIMultiDictProxy
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
-_CORS_METHODS = "GET, POST, OPTIONS"
+_CORS_METHODS = ("GET", "POST")
 _CORS_EXPOSED = "X-Request-Id, Retry-After"
 _CORS_MAX_AGE_SECONDS = 600
+
+_HOST = re.compile(r"(?:\[(?P<literal>[0-9a-f.]*:[0-9a-f:.]*)\]|(?P<name>[^:\[\]]*))(?::\d*)?")
+"""A Host header as RFC 9110 has it: a name or a bracketed literal, then nothing or a port."""
 
 
 def is_loopback(host: str) -> bool:
     """Whether a name or address is this machine's loopback by its spelling alone."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
 def host_name(value: str) -> str:
-    """The name in a Host header: lower case, without port, brackets and final dot."""
+    """The name in a Host header: lower case, without port, brackets and final dot.
+
+    A bare IPv6 address is one too. Empty for what is neither a name nor an address with at most
+    a port behind it, such as ``[::1].evil.example``.
+    """
     value = value.strip().lower()
-    if value.startswith("["):
-        return value[1:].partition("]")[0]
-    name, _, _ = value.partition(":") if value.count(":") == 1 else (value, "", "")
-    return name.removesuffix(".")
+    match = _HOST.fullmatch(value)
+    if match is None:
+        return value if _is_address(value) else ""
+    return match["literal"] or (match["name"] or "").removesuffix(".")
 
 
 class HostGuard:
@@ -46,7 +51,7 @@ class HostGuard:
         self, bound_to: str, allowed_hosts: Iterable[str], cors_origins: Iterable[str]
     ) -> None:
         self._checks_hosts = is_loopback(host_name(bound_to))
-        self._hosts = frozenset(host_name(host) for host in allowed_hosts)
+        self._hosts = frozenset(host_name(host) for host in allowed_hosts) - {""}
         self._origins = frozenset(origin.rstrip("/").lower() for origin in cors_origins)
 
     def refused_host(self, headers: CIMultiDictProxy[str]) -> str | None:
@@ -101,19 +106,37 @@ class HostGuard:
             "Access-Control-Expose-Headers": _CORS_EXPOSED,
         }
 
-    def preflight(self, method: str, headers: CIMultiDictProxy[str]) -> Mapping[str, str] | None:
-        """The answer to a browser's question before the request; None if it is not one."""
-        origin = headers.get("Origin")
-        if method != "OPTIONS" or "Access-Control-Request-Method" not in headers:
-            return None
-        if origin is None or not self.allows_origin(origin):
+    def is_preflight(self, method: str, headers: CIMultiDictProxy[str]) -> bool:
+        """Whether this is a browser's question before the request that it is about."""
+        return (
+            method == "OPTIONS"
+            and "Origin" in headers
+            and "Access-Control-Request-Method" in headers
+        )
+
+    def preflight(
+        self, headers: CIMultiDictProxy[str], methods: Iterable[str] = _CORS_METHODS
+    ) -> Mapping[str, str] | None:
+        """The answer to a preflight; None if pages of its origin may not call.
+
+        ``methods`` are those of the route.
+        """
+        if not self.allows_origin(headers.get("Origin", "")):
             return None
         asked = headers.get("Access-Control-Request-Headers", "Authorization, Content-Type")
         return {
-            "Access-Control-Allow-Methods": _CORS_METHODS,
+            "Access-Control-Allow-Methods": ", ".join(sorted({*methods, "OPTIONS"})),
             "Access-Control-Allow-Headers": asked,
             "Access-Control-Max-Age": str(_CORS_MAX_AGE_SECONDS),
         }
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _last(headers: CIMultiDictProxy[str], name: str) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
+from mlxceld.config import paths
 from mlxctl.checks.scene import Finding, Scene
+from mlxctl.holder import holder_of
 
 
 def check_daemon(scene: Scene) -> Iterator[Finding]:
@@ -75,7 +74,7 @@ def check_failure(scene: Scene) -> Iterator[Finding]:
 
 def check_leftovers(scene: Scene) -> Iterator[Finding]:
     """A socket without a daemon, or a daemon without a socket."""
-    path, lock = scene.ctl.target.socket, scene.state_dir / "mlxceld.pid"
+    path, lock = scene.ctl.target.socket, scene.state_dir / paths.LOCK_NAME
     if scene.ctl.target.url is None and path.is_socket() and scene.status is None:
         probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         probe.settimeout(2)
@@ -92,7 +91,7 @@ def check_leftovers(scene: Scene) -> Iterator[Finding]:
             pass  # told as the daemon's own finding
         finally:
             probe.close()
-    holder = _holder(lock)
+    holder = holder_of(lock)
     if holder is not None and scene.status is None:
         yield Finding(
             "state folder",
@@ -107,19 +106,3 @@ def check_leftovers(scene: Scene) -> Iterator[Finding]:
             f"{lock} is of a daemon that was killed",
             "nothing to do: the lock went with it",
         )
-
-
-def _holder(lock: Path) -> int | None:
-    """The process that holds a state folder's lock, 0 if it does not say; None if nobody does."""
-    try:
-        with lock.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                try:
-                    return int(json.loads(file.read(4096))["pid"])
-                except (ValueError, KeyError, TypeError):
-                    return 0
-    except OSError:
-        return None
-    return None

@@ -13,6 +13,7 @@ from mlxctl.context import Ctl, pass_ctl
 from mlxctl.entriestable import entries_table
 from mlxctl.errors import CtlError
 from mlxctl.history import HitRates
+from mlxctl.identifiers import whole_id
 from mlxctl.options import CtlGroup
 from mlxctl.params import COUNT, DURATION, SIZE
 from mlxctl.statstable import stats_table
@@ -84,7 +85,11 @@ def stats(ctl: Ctl, watch: float | None) -> None:
 
 @cache.command()
 @click.option("--store", type=_STORES, default="all", show_default=True, help="Which store.")
-@click.option("--session", metavar="K", help="Only this session's: its key or its short hash.")
+@click.option(
+    "--session",
+    metavar="K",
+    help="Only this session's: its key, or its short hash or the beginning of it.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
@@ -109,6 +114,12 @@ def entries(ctl: Ctl, store: str, session: str | None, limit: int) -> None:
     if session is not None:
         query["session"] = session
     answer = ctl.client.get("cache/entries", **query)
+    if session is not None and not answer["total"]:
+        # It may be the beginning of a hash, as a narrow listing shows it.
+        every = ctl.client.get("cache/entries", store=store, limit=10_000)["entries"]
+        query["session"] = whole_id(session, [entry["session"] for entry in every], "session")
+        if query["session"] != session:
+            answer = ctl.client.get("cache/entries", **query)
     ctl.output.show(answer, lambda: entries_table(answer["entries"]))
     hidden = answer["total"] - len(answer["entries"])
     if hidden and ctl.output.form == "table":

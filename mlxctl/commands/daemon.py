@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -124,6 +125,10 @@ def _one_line(answer: dict[str, Any]) -> Table:
     return tables.key_values([("state", _state(answer))])
 
 
+def _moment(unix_seconds: float) -> str:
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def _status_table(answer: dict[str, Any]) -> Table:
     return tables.key_values(_status_rows(answer))
 
@@ -132,6 +137,8 @@ def _status_rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The rows of ``status``, with those that say something only when there is something."""
     count, size, duration = tables.count_text, tables.size_text, tables.duration_text
     yield "state", _state(answer)
+    if (preparing := answer.get("preparing")) and preparing["detail"]:
+        yield "preparing", preparing["detail"]
     if answer["fault"]:
         yield "fault", f"{answer['fault']} ({count(answer['faults'])} since the start)"
     yield "version", f"{answer['version']}, process {answer['pid']}"
@@ -145,9 +152,18 @@ def _status_rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "layer caches", kinds or "none"
         reason = f" ({model['batching_reason']})" if model["batching_reason"] else ""
         yield "batching", model["batching"] + reason
+        steps = model.get("template_steps") or {}
+        for number, (name, about) in enumerate(steps.items()):
+            yield "" if number else "chat template", f"{name}: {about}"
         if model.get("reuse"):
             reason = f" ({model['reuse_reason']})" if model["reuse_reason"] else ", verified"
             yield "prompt reuse", model["reuse"] + reason
+        if model.get("sharing"):
+            reason = f" ({model['sharing_reason']})" if model["sharing_reason"] else ""
+            yield "shared prefixes", model["sharing"] + reason
+        if checked_at := model.get("checked_at"):
+            # Often by an earlier start: verdicts are kept.
+            yield "checked", _moment(checked_at)
         yield "device", model["device"]
     yield "running", f"{count(answer['running'])} of {count(answer['max_batch_size'])}"
     yield "waiting", f"{count(answer['waiting'])} of {count(answer['max_queue'])}"

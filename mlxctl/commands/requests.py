@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import click
 
 from mlxctl import tables
 from mlxctl.context import Ctl, pass_ctl
+from mlxctl.identifiers import whole_id
 from mlxctl.options import CtlGroup
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from mlxctl.rowlisting import RowListing
 
 _HEADERS = (
     "ID",
@@ -28,6 +27,9 @@ _HEADERS = (
     "SESSION",
     "NOTE",
 )
+
+_DROPPED = ("CLIENT", "LIMIT>", "SESSION", "ENDPOINT", "DONE>", "AGE>")
+"""What a narrow terminal is spared first."""
 
 
 @click.group(cls=CtlGroup)
@@ -50,16 +52,21 @@ def list_requests(ctl: Ctl) -> None:
 @click.argument("request_id", metavar="ID")
 @pass_ctl
 def cancel(ctl: Ctl, request_id: str) -> None:
-    """Stop the request ID within one step."""
+    """Stop the request ID within one step.
+
+    The first characters of an id do where no other begins with them.
+    """
     if not request_id:
         raise click.UsageError("ID: expected the id of a request, found nothing")
+    listed = ctl.client.get("requests")["requests"]
+    request_id = whole_id(request_id, [item["id"] for item in listed], "request")
     answer = ctl.client.send("DELETE", f"requests/{quote(request_id, safe='')}")
     ctl.output.show(answer, lambda: tables.key_values([("cancelled", answer["id"])]))
 
 
-def _table(requests: list[dict[str, Any]]) -> Table:
+def _table(requests: list[dict[str, Any]]) -> RowListing:
     count = tables.count_text
-    return tables.listing(
+    return RowListing(
         _HEADERS,
         (
             (
@@ -78,4 +85,6 @@ def _table(requests: list[dict[str, Any]]) -> Table:
             )
             for item in requests
         ),
+        identifiers=("ID", "SESSION"),
+        dropped=_DROPPED,
     )

@@ -109,7 +109,7 @@ def install(
         return
     if manager != managers.default_manager() and shutil.which(manager_tool(manager)) is None:
         raise click.UsageError(f"--manager {manager}: not on this machine; --print shows its file")
-    chosen = managers.manager_of(manager)
+    chosen = _chosen(ctl, manager)
     chosen.install(text.encode())
     ctl.output.message(f"Installed {chosen.file}.")
     _until_ready(ctl, chosen, wait=wait, timeout=timeout)
@@ -127,7 +127,7 @@ def uninstall(ctl: Ctl, manager: str, yes: bool) -> None:
     \b
     mlxctl service uninstall --yes
     """
-    chosen = managers.manager_of(manager)
+    chosen = _chosen(ctl, manager)
     if chosen.file.is_file():
         ctl.confirm("Stop the daemon and remove its service file?", yes=yes)
     removed = chosen.uninstall()
@@ -148,7 +148,7 @@ def start(ctl: Ctl, manager: str, wait: bool, timeout: float) -> None:
     \b
     mlxctl service start
     """
-    chosen = managers.manager_of(manager)
+    chosen = _chosen(ctl, manager)
     chosen.start()
     _until_ready(ctl, chosen, wait=wait, timeout=timeout)
 
@@ -164,7 +164,7 @@ def stop(ctl: Ctl, manager: str) -> None:
     \b
     mlxctl service stop
     """
-    chosen = managers.manager_of(manager)
+    chosen = _chosen(ctl, manager)
     chosen.stop()
     _show_status(ctl, chosen)
 
@@ -179,7 +179,7 @@ def restart(ctl: Ctl, manager: str, wait: bool, timeout: float) -> None:
     \b
     mlxctl service restart
     """
-    chosen = managers.manager_of(manager)
+    chosen = _chosen(ctl, manager)
     chosen.restart()
     _until_ready(ctl, chosen, wait=wait, timeout=timeout)
 
@@ -195,7 +195,7 @@ def status(ctl: Ctl, manager: str) -> int | None:
     \b
     mlxctl service status
     """
-    running = _show_status(ctl, managers.manager_of(manager))
+    running = _show_status(ctl, _chosen(ctl, manager))
     return None if running else ExitCode.UNREACHABLE
 
 
@@ -224,7 +224,7 @@ def logs(ctl: Ctl, manager: str, lines: int, follow: bool) -> None:
     """
     import subprocess
 
-    words = managers.manager_of(manager).log_command(lines, follow=follow)
+    words = _chosen(ctl, manager).log_command(lines, follow=follow)
     if shutil.which(words[0]) is None:
         raise CtlError("no_manager", f"{words[0]} is not on this machine", ExitCode.REFUSED)
     done = subprocess.run(words, check=False)  # noqa: S603 - our own words, and no shell
@@ -235,6 +235,10 @@ def logs(ctl: Ctl, manager: str, lines: int, follow: bool) -> None:
             ExitCode.REFUSED,
             hint="whether it is installed is shown by: mlxctl service status",
         )
+
+
+def _chosen(ctl: Ctl, manager: str) -> managers.Manager:
+    return managers.manager_of(manager, waiting=managers.Waiting(ctl.sleep, ctl.clock))
 
 
 def _until_ready(ctl: Ctl, chosen: managers.Manager, *, wait: bool, timeout: float) -> None:

@@ -11,10 +11,14 @@ import click
 from mlxctl import tables
 from mlxctl.context import Ctl, pass_ctl
 from mlxctl.errors import CtlError, ExitCode
+from mlxctl.identifiers import whole_id
 from mlxctl.options import CtlCommand
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+_LISTED = 10_000
+"""Entries that a listing has at most."""
 
 
 @click.command(cls=CtlCommand)
@@ -58,13 +62,18 @@ def warm(ctl: Ctl, file: Path, session: str | None, pin: bool, wait: bool) -> No
 def unpin(ctl: Ctl, digest: str) -> None:
     """Leave a pinned entry to its age and use.
 
-    `mlxctl cache entries` shows the digests. The entry stays until its time has come.
+    `mlxctl cache entries` shows the digests; the first characters of one do where no other pinned
+    entry begins with them. The entry stays until its time has come.
 
     \b
     mlxctl cache unpin 4f2a91c07be31d55
     """
     if not digest:
         raise click.UsageError("DIGEST: expected the digest of an entry, found nothing")
+    listed = ctl.client.get("cache/entries", store="all", limit=_LISTED)["entries"]
+    digest = whole_id(
+        digest, [entry["digest"] for entry in listed if entry["pins"]], "pinned entry"
+    )
     try:
         answer = ctl.client.send("DELETE", f"cache/pins/{quote(digest, safe='')}")
     except CtlError as error:

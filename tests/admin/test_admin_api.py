@@ -103,6 +103,7 @@ async def test_status_tells_the_daemon_in_one_object(api):
     assert (answer["started_at_unix"], answer["uptime_seconds"]) == (5000.0, 0.0)
     assert (answer["host"], answer["port"]) == ("127.0.0.1", 4242)
     assert answer["model"]["layer_caches"] == {"pageable": 2}
+    assert list(answer["model"]["template_steps"]) == ["join_leading_system", "merge_users"]
     assert (answer["cache"]["entries"], answer["cache"]["bytes"]) == (1, 30)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxceld.admin.actor import peer_pid, peer_uid
 from mlxceld.admin.socket import AdminSocket, AdminSocketError
 from mlxceld.config.paths import SOCKET_PATH_LIMIT
+from mlxceld.config.peer import peer_pid, peer_uid
 
 
 @pytest.fixture
@@ -116,3 +116,23 @@ def test_a_folder_that_cannot_be_made_is_an_admin_socket_error(folder):
     (folder / "file").write_text("")
     with pytest.raises(AdminSocketError, match="cannot use the admin socket's folder"):
         AdminSocket(folder / "file" / "a.sock").bind()
+
+
+def test_anothers_link_to_a_folder_is_not_followed(folder, monkeypatch):
+    target, link = folder / "target", folder / "link"
+    target.mkdir(mode=0o700)
+    link.symlink_to(target)
+    uid = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: uid + 1)
+    real = Path.lstat
+
+    def lstat(path):
+        # Whoever runs the tests, the link is a stranger's.
+        found = list(real(path))
+        found[stat.ST_UID] = 12345
+        return os.stat_result(found)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    with pytest.raises(AdminSocketError, match="is a symbolic link of the user 12345"):
+        AdminSocket(link / "a.sock").bind()
+    assert not (target / "a.sock").exists()

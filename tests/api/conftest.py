@@ -18,13 +18,25 @@ from mlxceld.telemetry.status import EngineState
 from tiny_models import TinyModels
 
 CONTEXT_LENGTH = 512
+ROOMY_CONTEXT_LENGTH = 16384
 
 
 @pytest.fixture(scope="session")
 def engine(tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A running engine with the model ``llama`` of ``CONTEXT_LENGTH`` tokens."""
     folder = tiny_models.folder("llama", context_length=CONTEXT_LENGTH)
-    engine = Engine(make_settings(tmp_path_factory.mktemp("state")), lambda _: load_tiny(folder))
+    yield from _running(folder, tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session")
+def roomy(tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """As ``engine``, with a context for the prompts that coding agents send."""
+    folder = tiny_models.folder("llama", context_length=ROOMY_CONTEXT_LENGTH)
+    yield from _running(folder, tmp_path_factory.mktemp("state"))
+
+
+def _running(folder: Path, state: Path) -> Iterator[Engine]:
+    engine = Engine(make_settings(state), lambda _: load_tiny(folder))
     ready = threading.Event()
     engine.on_state(lambda state, _: ready.set() if state is not EngineState.LOADING else None)
     engine.start()

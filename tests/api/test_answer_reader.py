@@ -63,7 +63,8 @@ def read(reading: Reading, pieces: list[str]) -> Answer:
     parts: list[Part] = [part for piece in pieces for part in taker.push(piece)]
     parts += taker.finish()
     answer = Answer.of(parts)
-    assert taker.called == bool(answer.calls)
+    # One that is cut has been begun.
+    assert taker.called >= bool(answer.calls)
     return answer
 
 

@@ -209,11 +209,40 @@ async def test_pages_of_an_allowed_origin_are_answered(
         assert preflight.status == 204
         assert preflight.headers["Access-Control-Allow-Origin"] == "https://ui.example"
         assert preflight.headers["Access-Control-Allow-Headers"] == "authorization, content-type"
+        assert preflight.headers["Access-Control-Allow-Methods"] == "OPTIONS, POST"
+        preflight = await client.options(
+            "/v1/responses/resp_1", headers={**origin, "Access-Control-Request-Method": "DELETE"}
+        )
+        assert preflight.status == 204
+        assert "DELETE" in preflight.headers["Access-Control-Allow-Methods"]
         # The page may read errors too.
         response = await client.post(CHAT, json=HI, headers=origin)
         await error_of(response, 401)
         assert response.headers["Access-Control-Allow-Origin"] == "https://ui.example"
         assert "X-Request-Id" in response.headers["Access-Control-Expose-Headers"]
+
+
+@pytest.mark.parametrize("origins", [(), ("https://ui.example",)])
+async def test_a_refused_preflight_names_the_setting(
+    scripted: ScriptedEngine, settings: MakeSettings, origins: tuple[str, ...], caplog: Any
+) -> None:
+    caplog.set_level("INFO", logger="mlxceld.request")
+    asked = {"Origin": "https://other.example", "Access-Control-Request-Method": "POST"}
+    async with open_api(scripted, settings(cors_origins=origins)) as client:
+        error = await error_of(await client.options(CHAT, headers=asked), 403)
+    assert error["code"] == "origin_not_allowed"
+    assert "https://other.example" in error["message"]
+    assert "cors_origins" in error["message"]
+    (line,) = [record for record in caplog.records if record.name == "mlxceld.request"]
+    assert line.fields["code"] == "origin_not_allowed"
+    assert line.fields["route"] == f"OPTIONS {CHAT}"
+
+
+async def test_options_that_are_no_preflight_are_405(
+    scripted: ScriptedEngine, settings: MakeSettings
+) -> None:
+    async with open_api(scripted, settings()) as client:
+        await error_of(await client.options(CHAT, headers={"Origin": "https://a.example"}), 405)
 
 
 async def test_the_engines_refusals_have_their_status(

@@ -62,8 +62,8 @@ CHAT_ONLY: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": ["hi"]}, "messages[0]", 'messages[0] is "hi", expected an object'),
     ({"messages": [{"content": "x"}]}, "messages[0].role", "messages[0].role is missing"),
     ({"messages": [{**USER, "role": "boss"}]}, "messages[0].role", "expected 'system', 'developer"),
-    ({"messages": [USER, {"role": "user"}]}, "messages[1].content", "is null, expected text"),
-    ({"messages": [{"role": "assistant"}]}, "messages[0].content", "is null, expected text"),
+    ({"messages": [USER, {"role": "user"}]}, "messages[1].content", "is missing, expected text"),
+    ({"messages": [{"role": "assistant"}]}, "messages[0].content", "is missing, expected text"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "a list of text parts"),
     (
         {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
@@ -83,8 +83,8 @@ CHAT_ONLY: list[tuple[dict[str, Any], str, str]] = [
         "messages[0].content[1].type is \"image_url\", expected 'text'",
     ),
     (
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},
-        "messages[0].tool_calls[0].function.arguments",
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
+        "messages[0].tool_calls[0].function.name",
         "is missing",
     ),
     ({"logprobs": 1}, "logprobs", "logprobs is 1, expected true or false"),
@@ -94,7 +94,7 @@ CHAT_ONLY: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function"}]}, "tools[0].function", "is missing"),
     ({"tools": [TOOL, {**TOOL, "function": {"name": ""}}]}, "tools[1].function.name", "not empty"),
     ({"tool_choice": "some"}, "tool_choice", "expected 'none', 'auto' or 'required'"),
-    ({"tool_choice": 1}, "tool_choice", "or an object that names a function"),
+    ({"tool_choice": 1}, "tool_choice", "or an object that names tools"),
     ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
     (
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "find"}}},

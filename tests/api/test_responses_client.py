@@ -171,10 +171,10 @@ async def test_a_fault_is_a_failed_response(told: tuple[AsyncOpenAI, ScriptedEng
             "input[0].content[0].type",
         ),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id"),
         ({"temperature": 3}, "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"name": "look"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
@@ -192,19 +192,23 @@ async def test_bad_requests_name_the_field(
 
 def test_the_store_keeps_within_its_budget() -> None:
     def stored(text: str) -> StoredResponse:
-        return StoredResponse({"output": text}, [], "s")
+        return StoredResponse({"output": text}, [{"id": "shared"}], "s")
 
-    size = 20 + 3 + len('[{"output": ""}, []]') - 20
+    size = 3 + len('[{"output": ""}, [{"id": "shared"}]]')
     store = ResponseStore(2 * size)
     assert store.put("a", stored("abc"))
     assert store.put("b", stored("abc"))
     assert store.get("a") is not None
     assert store.put("c", stored("abc"))
     assert store.get("b") is None  # used longest ago
+    assert store.item("shared") == {"id": "shared"}
     assert store.get("a") is not None
     assert store.bytes == 2 * size
     assert not store.put("d", stored("x" * 200))
     assert store.remove("a")
     assert not store.remove("a")
     assert (len(store), store.bytes) == (1, size)
+    assert store.item("shared") is not None
+    assert store.remove("c")
+    assert store.item("shared") is None
     assert not ResponseStore(0).put("a", stored(""))

@@ -34,6 +34,11 @@ PUBLIC = {
     "prefill_chunk": ("--prefill-chunk", "MLXCEL_PREFILL_CHUNK", 512),
     "kv_backend": ("--kv-backend", "MLXCEL_KV_BACKEND", "paged"),
     "request_timeout": ("--request-timeout", "MLXCEL_REQUEST_TIMEOUT", 600.0),
+    "reasoning_alias": (
+        "--reasoning-alias/--no-reasoning-alias",
+        "MLXCEL_REASONING_ALIAS",
+        True,
+    ),
     "drain_timeout": ("--drain-timeout", "MLXCEL_DRAIN_TIMEOUT", 30.0),
     "max_body": ("--max-body", "MLXCEL_MAX_BODY", 32 * MIB),
     "log.level": ("--log-level", "MLXCEL_LOG_LEVEL", "info"),
@@ -42,6 +47,11 @@ PUBLIC = {
     "allowed_hosts": ("--allowed-hosts", "MLXCEL_ALLOWED_HOSTS", ()),
     "warm_files": ("--warm-files", "MLXCEL_WARM_FILES", ()),
     "volatile_heads": ("--volatile-heads/--no-volatile-heads", "MLXCEL_VOLATILE_HEADS", True),
+    "special_tokens_in_text": (
+        "--special-tokens-in-text/--no-special-tokens-in-text",
+        "MLXCEL_SPECIAL_TOKENS_IN_TEXT",
+        False,
+    ),
     "responses.capacity_bytes": (
         "--responses-capacity-bytes",
         "MLXCEL_RESPONSES_CAPACITY_BYTES",

@@ -1,6 +1,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +24,9 @@ def state(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_start_kill_start_stop(tmp_path: Path, state: Path, tiny_models: TinyModels) -> None:
-    start = ("start", "--detach", "--port", "0", "--model", str(tiny_models.folder("llama")))
-    # A relative file must be found again from wherever the daemon is.
+    # Relative paths must be found again from wherever the daemon is.
+    model = os.path.relpath(tiny_models.folder("llama"))
+    start = ("start", "--detach", "--port", "0", "--model", model)
     (tmp_path / "settings.yaml").write_text("log.level: info\n")
     common = ("--state-dir", str(state), "--config", os.path.relpath(tmp_path / "settings.yaml"))
 
@@ -34,7 +37,16 @@ def test_start_kill_start_stop(tmp_path: Path, state: Path, tiny_models: TinyMod
     assert killed.pid is not None
     assert first.stdout == f"mlxceld serves at {killed.address} (process {killed.pid})\n"
     assert "loading" in first.stderr
+    assert "checking how rows can be batched" in first.stderr
+    assert "checking that what is reused" in first.stderr
     assert get(f"{killed.address}/readyz")[0] == 200
+
+    # Read again from the daemon's own folder, they are the same.
+    control = [sys.executable, "-m", "mlxctl", "--socket", str(state / "admin.sock"), "-o", "json"]
+    reloaded = subprocess.run(
+        [*control, "config", "reload"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(reloaded.stdout)["needs_restart"] == {}
 
     again = run_to_end(*start, *common, home=tmp_path)
     assert again.returncode == 1

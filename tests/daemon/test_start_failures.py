@@ -165,3 +165,22 @@ def test_a_permanent_fault_ends_well_under_launchd_and_is_kept_for_people(tmp_pa
     kept = json.loads((state / "last-failure.json").read_text())
     assert str(tmp_path / "absent") in kept["text"]
     assert (kept["permanent"], kept["exit_code"]) == (True, 1)
+
+
+def test_wrong_usage_ends_for_good_under_a_manager_and_is_kept_for_people(tmp_path: Path) -> None:
+    wrong = ("serve", "--modle", "x")
+    alone = run_to_end(*wrong, home=tmp_path)
+    assert alone.returncode == 2
+    assert "--modle" in alone.stderr
+    under_launchd = run_to_end(*wrong, home=tmp_path, XPC_SERVICE_NAME="org.mlxceld.daemon")
+    assert under_launchd.returncode == 0
+    assert "--modle" in under_launchd.stderr
+    [record] = tmp_path.rglob("last-failure.json")
+    kept = json.loads(record.read_text())
+    assert "--modle" in kept["text"]
+    assert (kept["exit_code"], kept["permanent"]) == (2, True)
+    record.unlink()
+    # Its unit tells systemd that this code is permanent.
+    under_systemd = run_to_end(*wrong, home=tmp_path, NOTIFY_SOCKET="@nobody")
+    assert under_systemd.returncode == 2
+    assert list(tmp_path.rglob("last-failure.json")) == [record]

@@ -9,7 +9,7 @@ import pytest
 
 from engine_harness import CoreHarness, make_settings, random_prompt
 from mlxceld.config import resolve
-from mlxceld.engine.capacities import plan_capacities
+from mlxceld.engine.capacities import log_capacities, plan_capacities
 from mlxceld.models.boundaries import Boundary
 from mlxceld.models.budgets import KV_CAPACITY, SNAPSHOT_CAPACITY
 from mlxceld.models.sizing import measure
@@ -38,7 +38,9 @@ def test_unset_capacities_are_the_defaults_of_a_small_model(
         7200,
     )
     with caplog.at_level(logging.INFO, "mlxceld.engine.capacities"):
-        made = plan_capacities(tiny_model("qwen3_5"), settings, (), 100 * GIB)
+        plan = plan_capacities(tiny_model("qwen3_5"), settings, 100 * GIB)
+        made = plan.capacities(settings, ())
+        log_capacities(plan, made, settings)
     assert made.snapshots.bytes == SNAPSHOT_CAPACITY
     assert made.kv.bytes == KV_CAPACITY
     text = caplog.text
@@ -49,18 +51,26 @@ def test_unset_capacities_are_the_defaults_of_a_small_model(
 
 def test_the_budget_for_keys_and_values_bounds_a_default(tiny_model: Any, tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
-    assert plan_capacities(tiny_model("llama"), settings, (), GIB).kv.bytes == GIB
-    assert plan_capacities(tiny_model("llama"), settings, (), 100 * GIB).kv.bytes == KV_CAPACITY
+    assert (
+        plan_capacities(tiny_model("llama"), settings, GIB).capacities(settings, ()).kv.bytes == GIB
+    )
+    assert (
+        plan_capacities(tiny_model("llama"), settings, 100 * GIB).capacities(settings, ()).kv.bytes
+        == KV_CAPACITY
+    )
 
 
 def test_what_the_operator_has_set_is_kept(tiny_model: Any, tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     given = ("prompt_cache.capacity_bytes",)
     # Even if it is what the default would be, and if it fits nowhere.
-    made = plan_capacities(tiny_model("llama"), settings, given, 1)
+    made = plan_capacities(tiny_model("llama"), settings, 1).capacities(settings, given)
     assert (made.kv.bytes, made.kv.derivation) == (KV_CAPACITY, "set by the operator")
     settings = make_settings(tmp_path, prompt_cache={"snapshot_capacity_bytes": 5})
-    assert plan_capacities(tiny_model("mamba"), settings, (), GIB).snapshots.bytes == 5
+    assert (
+        plan_capacities(tiny_model("mamba"), settings, GIB).capacities(settings, ()).snapshots.bytes
+        == 5
+    )
 
 
 @pytest.mark.parametrize("name", LIMITS)

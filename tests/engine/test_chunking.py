@@ -75,3 +75,11 @@ def test_a_ceiling_below_the_floor_is_kept() -> None:
     chunks = ChunkSize(8)
     chunks.record(8, 1.0, streams_running=True)
     assert chunks.size(streams_running=True) == 8
+
+
+def test_fixed_chunks_are_full_but_for_the_last() -> None:
+    chunks = ChunkSize(100, fixed=True)
+    chunks.record(100, 60.0, streams_running=True)
+    assert chunks.size(streams_running=True) == 100
+    assert [chunks.part_of(left, 100) for left in (250, 150, 50)] == [100, 100, 50]
+    assert ChunkSize(100).part_of(250, 100) == 84

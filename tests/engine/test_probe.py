@@ -36,6 +36,8 @@ def test_code_that_cannot_take_a_batch_goes_row_by_row(tiny_model: Callable[...,
     module = tiny_model("llama").module
 
     class Single:
+        parameters = module.parameters
+        modules = module.modules
         layers = module.layers
 
         def __call__(self, tokens: Any, cache: Any = None) -> Any:
@@ -55,9 +57,27 @@ def test_padding_that_is_not_announced_is_found(
     assert probe(tiny_model("mamba2").module, 256).mode != "full"
 
 
+def test_a_model_that_gives_no_numbers_is_told_as_such(tiny_model: Callable[..., Any]) -> None:
+    module = tiny_model("llama").module
+
+    class Broken:
+        layers = module.layers
+        parameters = module.parameters
+        modules = module.modules
+
+        def __call__(self, tokens: Any, cache: Any = None) -> Any:
+            return module(tokens, cache=cache) * float("nan")
+
+    verdict = probe(Broken(), 256)
+    assert (verdict.mode, verdict.fixed_chunks) == ("rows", False)
+    assert "not numbers" in verdict.reason
+
+
 def test_the_probe_covers_what_it_must() -> None:
     lengths, chunk = probe_module.LENGTHS, probe_module.CHUNK
     assert 1 in lengths
+    assert {2, 3, 4} <= set(lengths)
+    assert len(set(lengths)) < len(lengths)
     assert any(length > 3 * chunk for length in lengths)
     assert sum(1 < length <= chunk for length in lengths) >= 2
     assert all(length % 256 for length in lengths)

@@ -113,3 +113,11 @@ def test_everything_is_prefilled_within_bounds(
             sequence.prefilled += size
             if not sequence.prefill_left:
                 scheduler.remove(sequence)
+
+
+def test_models_without_batches_compute_each_prompt_alone() -> None:
+    scheduler = Scheduler(8, padded_prefill=False, grouped_prefill=False)
+    for number in range(3):
+        scheduler.add(_sequence(9, number))
+    _admit(scheduler, 0)
+    assert [s.seq_id for s in scheduler.next_group(64)] == [0]

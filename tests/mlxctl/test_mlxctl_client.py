@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -152,3 +153,79 @@ def test_a_silent_daemon_is_exit_6(short_folder, capsys):
         listener.listen()
         assert run(["--socket", str(path), "--timeout", "0.05", "status"]) == 6
     assert "did not answer within 0.05 s" in capsys.readouterr().err
+
+
+@pytest.fixture
+def listening(short_folder):
+    """A socket that somebody serves, and never answers on."""
+    path = short_folder / "a.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield path, listener
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_socket_that_another_user_serves_is_told_nothing(listening, capsys, monkeypatch, named):
+    path, listener = listening
+    monkeypatch.setattr("mlxctl.client.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("mlxctl.socketadapter.peer_uid", lambda _: 1001)
+    monkeypatch.setattr("mlxctl.context.default_socket", lambda: path)
+    arguments = ["--socket", str(path)] if named else []
+    assert run([*arguments, "status"]) == 4
+    assert f"{path} is served by the user 1001, and not by you or root" in capsys.readouterr().err
+    accepted, _ = listener.accept()
+    with accepted:
+        assert accepted.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("me", "server", "named", "code"),
+    [
+        (1000, 1000, False, 6),
+        (1000, 0, False, 6),
+        (0, 0, False, 6),
+        (0, 1001, False, 4),
+        # Root may look at anybody's daemon, if that is what it says.
+        (0, 1001, True, 6),
+        (1000, None, False, 6),
+    ],
+)
+def test_who_may_serve_the_socket(listening, monkeypatch, me, server, named, code):
+    path, _ = listening
+    monkeypatch.setattr("mlxctl.client.os.geteuid", lambda: me)
+    monkeypatch.setattr("mlxctl.socketadapter.peer_uid", lambda _: server)
+    monkeypatch.setattr("mlxctl.context.default_socket", lambda: path)
+    arguments = ["--socket", str(path)] if named else []
+    # Exit code 6: it was asked, and did not answer.
+    assert run([*arguments, "--timeout", "0.05", "status"]) == code
+
+
+@pytest.mark.parametrize("left", ["nothing", "a dead socket"])
+def test_a_daemon_whose_socket_is_gone_is_named(short_folder, capsys, left):
+    path = short_folder / "admin.sock"
+    if left != "nothing":
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+    lock = short_folder / "mlxceld.pid"
+    lock.write_text('{"pid": 4711, "address": "", "started_at": 1.0}\n')
+    with lock.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run(["--socket", str(path), "status"]) == 3
+    error = capsys.readouterr().err
+    assert f"a daemon runs (pid 4711), but its socket {path} is gone" in error
+    assert "binds it anew within a minute" in error
+    # Without the lock the same file is only what a dead daemon left.
+    assert run(["--socket", str(path), "status"]) == 3
+    assert "no daemon is running" in capsys.readouterr().err
+
+
+def test_the_state_folder_of_a_socket_elsewhere_is_found(short_folder, capsys, monkeypatch):
+    state = short_folder / "state"
+    state.mkdir()
+    monkeypatch.setenv("MLXCEL_STATE_DIR", str(state))
+    monkeypatch.setenv("MLXCEL_ADMIN_SOCKET", str(short_folder / "elsewhere.sock"))
+    with (state / "mlxceld.pid").open("w+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run(["status"]) == 3
+    assert "a daemon runs (pid ?), but its socket" in capsys.readouterr().err

@@ -104,6 +104,9 @@ def test_status(ctl):
     assert rows["model"] == "tiny (llama, float32)"
     assert rows["running"] == "1 of 8"
     assert rows["waiting"] == "0 of 7"
+    joined = rows["chat"]
+    assert joined == "template  join_leading_system: system messages at the beginning are joined"
+    assert rows["merge_users:"] == "turns of the user in a row are one"
     assert ctl("status", "-o", "json").json["model"]["id"] == "tiny"
     assert yaml.safe_load(ctl("-o", "yaml", "status").out)["running"] == 1
 

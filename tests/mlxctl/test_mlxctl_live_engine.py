@@ -155,7 +155,7 @@ def test_a_prompt_is_warmed_pinned_outlives_a_flood_and_is_unpinned(daemon, tmp_
     listed = daemon.ctl("cache", "entries")["entries"]
     assert len(listed) == 2
     assert first["digest"] in [one["digest"] for one in listed]
-    assert daemon.ctl("cache", "unpin", first["digest"])["pins"] == 0
+    assert daemon.ctl("cache", "unpin", first["digest"][:9])["pins"] == 0
     daemon.on_loop(daemon.generate(request("more", list(range(10, 60)))))
     daemon.on_loop(daemon.generate(request("last", list(range(60, 110)))))
     daemon.ctl("wait", "--for", "idle")
@@ -170,7 +170,7 @@ def test_a_request_in_flight_is_seen_and_cancelled(daemon):
     assert (seen["id"], seen["phase"], seen["client"]) == ("long", "decode", "laptop")
     assert seen["session"] == session_hash("alice")
     assert daemon.ctl("status")["running"] == 1
-    daemon.ctl("requests", "cancel", "long")
+    daemon.ctl("requests", "cancel", "lo")
     end = daemon.on_loop(daemon.rest())[-1]
     assert isinstance(end, Finished)
     assert end.reason is FinishReason.CANCELLED

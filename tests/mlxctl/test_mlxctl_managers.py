@@ -63,8 +63,12 @@ class Mac:
         return [words for words in asked if words[0] != "print"]
 
     def refuse(self, verb: str, said: str) -> None:
-        known = {"calls": [], "loaded": False, "running": False, "refuse": {verb: said}}
-        self._state.write_text(json.dumps(known))
+        self.arrange(refuse={verb: said})
+
+    def arrange(self, **values: Any) -> None:
+        """How launchctl is to behave from now on."""
+        known = json.loads(self._state.read_text()) if self._state.exists() else {}
+        self._state.write_text(json.dumps({**known, **values}))
 
 
 @pytest.fixture
@@ -81,6 +85,23 @@ def test_install_writes_the_agent_has_it_loaded_and_waits_until_it_is_ready(mac)
     assert mac.calls == [["enable", TARGET], ["bootstrap", DOMAIN, str(mac.plist)]]
     assert "running" in out
     assert "4242" in out
+
+
+def test_options_that_serve_would_not_take_are_refused_before_anything_is_written(mac):
+    code, _, err = mac("install", "--program", str(mac.program), "--", "--modle", "x")
+    assert code == 2
+    assert "--modle" in err
+    assert "--model" in err
+    assert not mac.plist.exists()
+    assert mac.calls == []
+
+
+def test_relative_paths_are_kept_as_absolute_ones(mac, monkeypatch):
+    monkeypatch.chdir(mac.home)
+    code, _, err = mac("install", "--program", str(mac.program), "--", "--model", "./m")
+    assert code == 0, err
+    words = plistlib.loads(mac.plist.read_bytes())["ProgramArguments"]
+    assert words[1:] == ["serve", "--model", str(mac.home / "m")]
 
 
 def test_installed_again_it_is_unloaded_first(mac):
@@ -100,8 +121,40 @@ def test_stop_start_and_restart_leave_it_loaded(mac):
     assert mac("start")[0] == 0
     assert mac.calls[-1] == ["kickstart", TARGET]
     assert mac("restart")[0] == 0
-    assert mac.calls[-1] == ["kickstart", "-k", TARGET]
+    # What runs is finished first; ``kickstart -k`` would kill it.
+    assert mac.calls[-2:] == [["kill", "SIGTERM", TARGET], ["kickstart", TARGET]]
     assert mac("status")[0] == 0
+
+
+def test_a_job_that_is_slow_to_go_is_waited_for(mac):
+    mac("install", "--program", str(mac.program))
+    mac.arrange(lag=7)
+    code, _, err = mac("install", "--program", str(mac.program), "--", "--port", "9")
+    assert code == 0, err
+    assert mac("status")[0] == 0
+    code, out, _ = mac("stop")
+    assert code == 0
+    assert "not running" in out
+    assert mac("start")[0] == 0
+    assert mac("uninstall", "--yes")[0] == 0
+    assert mac("status")[0] == 3
+
+
+def test_a_bootstrap_that_comes_too_early_is_tried_again(mac):
+    mac("install", "--program", str(mac.program))
+    # Taken out a moment ago: print knows it no more, and bootstrap still refuses.
+    mac.arrange(loaded=False, running=False, busy=2)
+    code, _, err = mac("start")
+    assert code == 0, err
+    assert [words[0] for words in mac.calls[-3:]] == ["bootstrap"] * 3
+
+
+def test_a_bootstrap_that_stays_refused_is_told(mac, monkeypatch):
+    monkeypatch.setattr(managers, "_BOOTSTRAP_SECONDS", 0.0)
+    mac.arrange(busy=100)
+    code, _, err = mac("install", "--program", str(mac.program))
+    assert code == 1
+    assert "Input/output error" in err
 
 
 def test_uninstall_asks_unloads_and_removes_and_is_no_failure_twice(mac):

@@ -44,7 +44,7 @@ def test_the_unit_is_notified_watched_and_not_restarted_on_a_bad_configuration()
     service = unit_values(servicefiles.systemd_unit("/bin/m", [], drain_timeout=30))
     assert service["Type"] == "notify"
     assert service["Restart"] == "on-failure"
-    assert service["RestartPreventExitStatus"] == "78"
+    assert service["RestartPreventExitStatus"] == "2 78"
     assert int(service["WatchdogSec"]) > 0
     assert int(service["TimeoutStopSec"]) > 30
     assert service["UMask"] == "0077"
@@ -166,7 +166,7 @@ def test_what_is_of_the_whole_machine_is_only_shown(program, capsys):
     service = unit_values(captured.out)
     assert service["StateDirectory"] == "mlxceld"
     assert (service["DynamicUser"], service["ProtectSystem"]) == ("yes", "strict")
-    assert service["RestartPreventExitStatus"] == "78"
+    assert service["RestartPreventExitStatus"] == "2 78"
     assert "MemoryDenyWriteExecute" not in service
     assert "sudo systemctl" in captured.err
     assert run([*arguments, "launchd", "--print"]) == 0

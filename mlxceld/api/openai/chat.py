@@ -4,41 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
 
-from mlxceld.api.body import describe, read_object
+from mlxceld.api.body import read_object
 from mlxceld.api.context import CONTEXT, REQUEST_ID
 from mlxceld.api.errors import invalid
 from mlxceld.api.generation import Choice, gather, plan_of, start
+from mlxceld.api.notes import Notes, tell
 from mlxceld.api.openai.answer import ChunkFrame, Envelope, usage_object
+from mlxceld.api.openai.calls import CallWriter
+from mlxceld.api.openai.fields import CHAT_FIELDS
+from mlxceld.api.openai.history import messages_of
 from mlxceld.api.openai.logprobs import chat_logprobs
 from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.params import sampling_params, session_of
-from mlxceld.api.openai.schemas import ChatRequest, NamedTool
+from mlxceld.api.openai.reasoning import reasoning_of, shows_reasoning
+from mlxceld.api.openai.schemas import ChatRequest
 from mlxceld.api.openai.sse import OpenAiStream, stream_events
+from mlxceld.api.openai.tools import ToolUse, tool_use
 from mlxceld.api.parts import Answer, CallArguments, CallStart, Part, Reasoning, Text
 from mlxceld.api.reader import AnswerReader
 from mlxceld.api.turn import Turn, prepare
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
-from mlxceld.models.tool_prompt import tool_as_rendered
 
-_MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
-"""What of a message the chat template gets to see."""
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""The field that thinking comes in, and its alias."""
 
 
 async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     context = request.app[CONTEXT]
     body = await read_object(request)
+    notes = Notes()
+    CHAT_FIELDS.check(body, notes)
     fields = validate(ChatRequest, body)
     _check(fields)
     model = answering_model(context, fields.model)
-    turn = _turn(fields, body)
-    prepared = await prepare(context, turn)
+    tools = tool_use(fields, body, notes)
+    prepared = await prepare(context, _turn(fields, body, tools, notes))
+    tell(request, notes)
     sampling = sampling_params(fields, logprobs=_logprobs_wanted(fields), default_max_tokens=None)
     if prepared.constraint is not None:
         # Where the schema is full nothing but an end can come.
@@ -56,43 +64,22 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     )
     envelope = Envelope(f"chatcmpl-{request[REQUEST_ID]}", int(context.wall()), model)
     readers = [prepared.reader(lambda: f"call_{context.ids()}") for _ in sampling]
+    shown = _REASONING_FIELDS if context.settings.reasoning_alias else _REASONING_FIELDS[:1]
+    form = _AnswerForm(tools, shown if shows_reasoning(fields) else (), bool(fields.logprobs))
     if fields.stream:
-        writer = _ChatChunks(
-            envelope,
-            readers,
-            logprobs=bool(fields.logprobs),
-            include_usage=fields.include_usage,
-        )
+        writer = _ChatChunks(envelope, readers, form, include_usage=fields.include_usage)
         return await stream_events(request, streams, writer, len(sampling))
     choices, usage = await gather(context, streams, len(sampling))
-    return web.json_response(
-        _answer(envelope, choices, readers, usage, logprobs=bool(fields.logprobs))
-    )
+    return web.json_response(_answer(envelope, choices, readers, usage, form))
 
 
 def _check(fields: ChatRequest) -> None:
     """What depends on several fields at once; raises ApiError."""
-    for index, message in enumerate(fields.messages):
-        if message.content is None and not (message.role == "assistant" and message.tool_calls):
-            raise invalid(
-                f"messages[{index}].content",
-                f"messages[{index}].content is null, expected text; only an assistant message"
-                " with tool_calls may have none",
-            )
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid(
             "top_logprobs",
             f"top_logprobs is {fields.top_logprobs}, but logprobs is not true; it needs to be",
         )
-    if isinstance(fields.tool_choice, NamedTool):
-        name = fields.tool_choice.function.name
-        if name not in (tool.function.name for tool in fields.tools or ()):
-            raise invalid(
-                "tool_choice",
-                f"tool_choice names the function {describe(name)}, which is not among tools",
-            )
-    elif fields.tool_choice == "required" and not fields.tools:
-        raise invalid("tool_choice", 'tool_choice is "required", but there are no tools')
     if fields.continue_final_message:
         if fields.add_generation_prompt:
             raise invalid(
@@ -111,40 +98,52 @@ def _logprobs_wanted(fields: ChatRequest) -> int | None:
     return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
-def _turn(fields: ChatRequest, body: dict[str, Any]) -> Turn:
-    """The request in the common form; raises ApiError.
-
-    The body as it was sent goes to the template: the order of a tool's keys is part of the prompt.
-    """
+def _turn(fields: ChatRequest, body: dict[str, Any], tools: ToolUse, notes: Notes) -> Turn:
+    """The request in the common form; raises ApiError."""
     continued = bool(fields.continue_final_message)
+    schema, schema_param = _schema(fields)
     return Turn(
-        messages=[
-            {name: message[name] for name in _MESSAGE_FIELDS if message.get(name) is not None}
-            for message in body["messages"]
-        ],
-        tools=[tool_as_rendered(tool) for tool in body.get("tools") or ()] or None,
-        tool_choice=body.get("tool_choice"),
-        parallel=fields.parallel_tool_calls is not False,
+        messages=messages_of(fields.messages, notes),
+        tools=tools.tools or None,
+        tool_choice=tools.choice,
+        allowed=tools.allowed,
+        parallel=fields.parallel_tool_calls is not False and not tools.legacy,
         template_kwargs=body.get("chat_template_kwargs"),
+        reasoning=reasoning_of(fields),
         generation_prompt=(
             not continued if fields.add_generation_prompt is None else fields.add_generation_prompt
         ),
         continued=continued,
-        schema=_schema(fields),
-        schema_param="response_format.json_schema.schema",
+        schema=schema,
+        schema_param=schema_param,
     )
 
 
-def _schema(fields: ChatRequest) -> dict[str, Any] | None:
+def _schema(fields: ChatRequest) -> tuple[dict[str, Any] | None, str]:
+    """The schema that the answer has to fit, and the field it came in."""
     form = fields.response_format
+    named = form.json_schema if form else None
+    path = "response_format.json_schema.schema"
     if form is None or form.type == "text":
-        return None
+        return None, path
+    if named is not None and named.json_schema is not None:
+        return named.json_schema, path
+    if form.beside:
+        return form.beside, "response_format.schema"
     if form.type == "json_object":
-        return {"type": "object"}
-    if form.json_schema is None or form.json_schema.json_schema is None:
-        path = "response_format.json_schema" + (".schema" if form.json_schema else "")
-        raise invalid(path, f"{path} is missing", code="missing_required_parameter")
-    return form.json_schema.json_schema
+        return {"type": "object"}, "response_format"
+    if named is None:
+        path = "response_format.json_schema"
+    raise invalid(path, f"{path} is missing", code="missing_required_parameter")
+
+
+@dataclass(frozen=True, slots=True)
+class _AnswerForm:
+    """How an answer is written: its calls, the fields of its reasoning, log-probabilities."""
+
+    tools: ToolUse
+    reasoning: tuple[str, ...]
+    logprobs: bool
 
 
 def _answer(
@@ -152,10 +151,10 @@ def _answer(
     choices: Sequence[Choice],
     readers: Sequence[AnswerReader],
     usage: Usage,
-    *,
-    logprobs: bool,
+    form: _AnswerForm,
 ) -> dict[str, Any]:
     entries = []
+    calls = CallWriter(form.tools)
     for index, (choice, reader) in enumerate(zip(choices, readers, strict=True)):
         answer = Answer.of([*reader.push(choice.text, choice.logprobs), *reader.finish()])
         message: dict[str, Any] = {
@@ -164,22 +163,14 @@ def _answer(
             "refusal": None,
         }
         if answer.reasoning:
-            message["reasoning_content"] = answer.reasoning
-        if answer.calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for call in answer.calls
-            ]
+            message.update(dict.fromkeys(form.reasoning, answer.reasoning))
+        message.update(calls.whole(answer.calls or ()))
         entries.append(
             {
                 "index": index,
                 "message": message,
-                "logprobs": chat_logprobs(answer.logprobs or ()) if logprobs else None,
-                "finish_reason": _reason(choice.reason, reader),
+                "logprobs": chat_logprobs(answer.logprobs or ()) if form.logprobs else None,
+                "finish_reason": _reason(choice.reason, reader, calls),
             }
         )
     return {
@@ -189,8 +180,8 @@ def _answer(
     }
 
 
-def _reason(reason: str, reader: AnswerReader) -> str:
-    return "tool_calls" if reader.called and reason == "stop" else reason
+def _reason(reason: str, reader: AnswerReader, calls: CallWriter) -> str:
+    return calls.finish_reason if reader.called and reason == "stop" else reason
 
 
 class _ChatChunks(OpenAiStream):
@@ -200,13 +191,15 @@ class _ChatChunks(OpenAiStream):
         self,
         envelope: Envelope,
         readers: Sequence[AnswerReader],
+        form: _AnswerForm,
         *,
-        logprobs: bool,
         include_usage: bool,
     ) -> None:
         self._frame = ChunkFrame(envelope, "chat.completion.chunk", include_usage=include_usage)
         self._readers = readers
-        self._logprobs = logprobs
+        self._calls = [CallWriter(form.tools) for _ in readers]
+        self._logprobs = form.logprobs
+        self._reasoning = form.reasoning
 
     def opening(self) -> str:
         delta = '{"role": "assistant", "content": "", "refusal": null}'
@@ -217,8 +210,9 @@ class _ChatChunks(OpenAiStream):
 
     def finish(self, index: int, reason: str, stop_text: str | None) -> str:
         reader = self._readers[index]
-        rest = self._parts(index, reader.finish())
-        return rest + self._chunk(index, "{}", "null", f'"{_reason(reason, reader)}"')
+        calls = self._calls[index]
+        rest = self._parts(index, reader.finish()) + self._deltas(index, calls.rest())
+        return rest + self._chunk(index, "{}", "null", f'"{_reason(reason, reader, calls)}"')
 
     def usage(self, usage: Usage) -> str:
         return self._frame.usage(usage)
@@ -227,25 +221,18 @@ class _ChatChunks(OpenAiStream):
         return "".join([self._part(index, part) for part in parts])
 
     def _part(self, index: int, part: Part) -> str:
-        shown = "null"
         match part:
             case Text():
-                delta = f'{{"content": {json.dumps(part.text)}}}'
                 shown = json.dumps(chat_logprobs(part.logprobs)) if self._logprobs else "null"
+                return self._chunk(index, f'{{"content": {json.dumps(part.text)}}}', shown, "null")
             case Reasoning():
-                delta = f'{{"reasoning_content": {json.dumps(part.text)}}}'
-            case CallStart():
-                call: dict[str, Any] = {
-                    "index": part.index,
-                    "id": part.id,
-                    "type": "function",
-                    "function": {"name": part.name, "arguments": ""},
-                }
-                delta = json.dumps({"tool_calls": [call]})
-            case CallArguments():
-                more = {"index": part.index, "function": {"arguments": part.text}}
-                delta = json.dumps({"tool_calls": [more]})
-        return self._chunk(index, delta, shown, "null")
+                thought = dict.fromkeys(self._reasoning, part.text)
+                return self._deltas(index, [thought] if thought else [])
+            case CallStart() | CallArguments():
+                return self._deltas(index, self._calls[index].part(part))
+
+    def _deltas(self, index: int, deltas: Sequence[dict[str, Any]]) -> str:
+        return "".join(self._chunk(index, json.dumps(one), "null", "null") for one in deltas)
 
     def _chunk(self, index: int, delta: str, logprobs: str, reason: str) -> str:
         return self._frame.choice(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, cast
@@ -13,12 +12,16 @@ from mlxceld.api.body import read_object
 from mlxceld.api.context import CONTEXT, REQUEST_ID, ApiContext
 from mlxceld.api.errors import invalid
 from mlxceld.api.generation import Choice, Plan, gather, start
+from mlxceld.api.notes import Notes, tell
 from mlxceld.api.openai.answer import ChunkFrame, Envelope, usage_object
+from mlxceld.api.openai.fields import COMPLETION_FIELDS
 from mlxceld.api.openai.logprobs import CompletionLogprobs
 from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.params import sampling_params, session_of
 from mlxceld.api.openai.schemas import CompletionRequest
 from mlxceld.api.openai.sse import OpenAiStream, stream_events
+from mlxceld.api.text_bounds import check_fits
+from mlxceld.api.time_limit import within_time
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
 
@@ -29,8 +32,12 @@ DEFAULT_MAX_TOKENS = 16
 async def post_completions(request: web.Request) -> web.StreamResponse:
     """Continue one or several prompts."""
     context = request.app[CONTEXT]
-    fields = validate(CompletionRequest, await read_object(request))
+    body = await read_object(request)
+    notes = Notes()
+    COMPLETION_FIELDS.check(body, notes)
+    fields = validate(CompletionRequest, body)
     _check(fields)
+    tell(request, notes)
     model = answering_model(context, fields.model)
     prompts = await _tokens(context, fields.prompt)
     sampling = sampling_params(
@@ -76,6 +83,9 @@ async def _tokens(
 ) -> list[list[int]]:
     """The token ids of every prompt; texts get the special tokens that the model's begin with."""
     codec = context.text()
+    texts = [one for one in _each(prompt) if isinstance(one, str)]
+    for text in texts:
+        check_fits(context, [text], "prompt")
 
     def encode() -> list[list[int]]:
         return [
@@ -83,7 +93,7 @@ async def _tokens(
             for one in _each(prompt)
         ]
 
-    return await asyncio.get_running_loop().run_in_executor(context.worker, encode)
+    return await within_time(context, encode, size=sum(map(len, texts)))
 
 
 def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -14,7 +15,15 @@ async def get_models(request: web.Request) -> web.Response:
     """The loaded model and the names it answers to besides."""
     context = request.app[CONTEXT]
     data = [_entry(context, name) for name in model_names(context)]
-    return web.json_response({"object": "list", "data": data})
+    return web.json_response(
+        {
+            "object": "list",
+            "data": data,
+            "has_more": False,
+            "first_id": data[0]["id"],
+            "last_id": data[-1]["id"],
+        }
+    )
 
 
 async def get_model(request: web.Request) -> web.Response:
@@ -56,7 +65,12 @@ def unknown_model(name: str, names: list[str]) -> ApiError:
 
 
 def _entry(context: ApiContext, name: str) -> dict[str, Any]:
+    """A model as OpenAI's clients read it, and besides as Anthropic's do.
+
+    The context's length has a name of its own in each family of clients.
+    """
     model = context.model()
+    loaded = datetime.fromtimestamp(int(model.loaded_at), UTC)
     return {
         "id": name,
         "object": "model",
@@ -64,4 +78,12 @@ def _entry(context: ApiContext, name: str) -> dict[str, Any]:
         "owned_by": "mlxceld",
         "root": model.id,
         "context_length": model.context_length,
+        "max_model_len": model.context_length,
+        "max_context_length": model.context_length,
+        "type": "model",
+        "display_name": name,
+        "created_at": loaded.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": model.context_length,
+        "max_tokens": model.context_length,
     }

@@ -14,6 +14,7 @@ from mlxceld.api.validation import RequestModel
 STOP_LIMIT = 16
 CHOICES_LIMIT = 16
 LOGPROBS_LIMIT = 20
+BIAS_LIMIT = 32_768
 
 _TOKEN_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
@@ -124,7 +125,9 @@ class GenerationFields(RequestModel):
     ) = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[str, Bias], AfterValidator(_token_keys)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Bias], Field(max_length=BIAS_LIMIT), AfterValidator(_token_keys)] | None
+    ) = None
     seed: int | None = None
     max_tokens: Annotated[int, whole(1)] | None = None
     max_completion_tokens: Annotated[int, whole(1)] | None = None
@@ -143,43 +146,80 @@ class GenerationFields(RequestModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-class TextPart(RequestModel):
-    """A part of a message's content."""
+class ContentPart(RequestModel):
+    """A part of a message's content: text, a refusal, or what an assistant thought.
 
-    type: Literal["text", "input_text", "output_text"]
-    text: str
+    ``type`` may be left out where there is ``text``. Other kinds are refused where messages are
+    converted.
+    """
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | list[dict[str, Any]] | None = None
+
+
+Arguments = Annotated[
+    Annotated[str, Tag("~text")] | Annotated[dict[str, Any], Tag("~object")],
+    union(by_type({str: "~text", dict: "~object"}), "JSON text or an object"),
+]
 
 
 class CalledFunction(RequestModel):
-    """What the assistant called; ``arguments`` is JSON text."""
+    """What the assistant called; ``arguments`` is JSON text or the object itself."""
 
     name: str
-    arguments: str
+    arguments: Arguments | None = None
+
+
+class CalledCustom(RequestModel):
+    """What the assistant called with free text."""
+
+    name: str
+    input: str | None = None
 
 
 class ToolCall(RequestModel):
     """A call in an assistant message."""
 
     id: str | None = None
-    type: Literal["function"] | None = None
-    function: CalledFunction
+    type: Literal["function", "custom"] | None = None
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
 
+
+Parts = list[
+    Annotated[
+        Annotated[str, Tag("~text")] | Annotated[ContentPart, Tag("~part")],
+        union(by_type({str: "~text", dict: "~part"}), "an object or a string"),
+    ]
+]
 
 Content = Annotated[
-    Annotated[str, Tag("~text")] | Annotated[list[TextPart], Tag("~parts")],
+    Annotated[str, Tag("~text")] | Annotated[Parts, Tag("~parts")],
     union(by_type({str: "~text", list: "~parts"}), "a string or a list of text parts"),
 ]
 
 
 class Message(RequestModel):
-    """One message of a conversation."""
+    """One message of a conversation.
+
+    What an assistant thought may be in any of the four fields that clients know; the first that
+    holds text counts.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Content | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = None
+    function_call: CalledFunction | None = None
+    refusal: str | None = None
+    audio: dict[str, Any] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    thinking: Any = None
+    reasoning_details: Any = None
 
 
 class FunctionTool(RequestModel):
@@ -190,11 +230,20 @@ class FunctionTool(RequestModel):
     parameters: dict[str, Any] | None = None
 
 
+class CustomTool(RequestModel):
+    """A tool that takes free text; ``format`` may be a grammar."""
+
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+
 class Tool(RequestModel):
     """A tool that the model may use."""
 
-    type: Literal["function"]
-    function: FunctionTool
+    type: Literal["function", "custom"]
+    function: FunctionTool | None = None
+    custom: CustomTool | None = None
 
 
 class NamedFunction(RequestModel):
@@ -206,18 +255,64 @@ class NamedFunction(RequestModel):
 class NamedTool(RequestModel):
     """A choice of one tool."""
 
-    type: Literal["function"]
-    function: NamedFunction
+    type: Literal["function", "custom"]
+    function: NamedFunction | None = None
+    custom: NamedFunction | None = None
+
+
+class AllowedTools(RequestModel):
+    """Which of the tools may be called, and whether one has to be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1)]
+
+
+class AllowedToolsChoice(RequestModel):
+    """A choice of some tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+def _choice_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "~mode"
+    if not isinstance(value, dict):
+        return None
+    return "~allowed" if value.get("type") == "allowed_tools" else "~named"
 
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("~mode")]
-    | Annotated[NamedTool, Tag("~named")],
+    | Annotated[NamedTool, Tag("~named")]
+    | Annotated[AllowedToolsChoice, Tag("~allowed")],
+    union(_choice_kind, "'none', 'auto', 'required' or an object that names tools"),
+]
+
+FunctionCall = Annotated[
+    Annotated[Literal["none", "auto"], Tag("~mode")] | Annotated[NamedFunction, Tag("~named")],
     union(
-        by_type({str: "~mode", dict: "~named"}),
-        "'none', 'auto', 'required' or an object that names a function",
+        by_type({str: "~mode", dict: "~named"}), "'none', 'auto' or an object that names a function"
     ),
 ]
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ReasoningOptions(RequestModel):
+    """What OpenRouter's clients say of reasoning; ``exclude`` leaves it out of the answer."""
+
+    effort: Effort | None = None
+    enabled: bool | None = None
+    max_tokens: Annotated[int, whole(0)] | None = None
+    exclude: bool | None = None
+
+
+class ThinkingOptions(RequestModel):
+    """What clients of DeepSeek, GLM and Anthropic say of reasoning."""
+
+    type: Literal["enabled", "disabled", "auto", "adaptive"]
+    budget_tokens: Annotated[int, whole(0)] | None = None
 
 
 class JsonSchemaFormat(RequestModel):
@@ -229,10 +324,11 @@ class JsonSchemaFormat(RequestModel):
 
 
 class ResponseFormat(RequestModel):
-    """The form of the answer."""
+    """The form of the answer; llama.cpp's clients send the schema beside the type."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    beside: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
 class ChatRequest(GenerationFields):
@@ -244,6 +340,14 @@ class ChatRequest(GenerationFields):
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[FunctionTool] | None = None
+    function_call: FunctionCall | None = None
+    reasoning_effort: Effort | None = None
+    reasoning: ReasoningOptions | None = None
+    thinking: ThinkingOptions | None = None
+    enable_thinking: bool | None = None
+    thinking_budget: Annotated[int, whole(0)] | None = None
+    include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
     add_generation_prompt: bool | None = None

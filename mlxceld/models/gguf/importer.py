@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxceld.models.errors import ModelError
+from mlxceld.models.errors import ModelError, one_line
 from mlxceld.models.gguf.blocks import (
     GROUP_SIZE,
     bits_of,
@@ -34,6 +34,7 @@ _FORMAT = 1
 """Raised when the same file would be imported differently: it is then imported anew."""
 
 _HEAD_BYTES = 2**20
+_LONGEST_ERROR = 1000
 _TEMPORARY = ".importing-"
 _MARGIN_BYTES = 64 * 2**20
 """Disk space left free beside the weights, for the rest of the folder."""
@@ -51,10 +52,7 @@ def import_gguf(path: Path, state_dir: Path, progress: Progress, *, quantized: b
     target = models / _folder_name(path, quantized)
     if target.is_dir():
         return target
-    source = LlamaFile(GgufFile(path))
-    vocabulary = GgufVocabulary(source.file)
-    for plan in source.plans:
-        source.file.raw(plan.info, byte_length(plan.info))
+    source, vocabulary = _checked(path)
     try:
         models.mkdir(parents=True, exist_ok=True)
         with _exclusive(models, progress):
@@ -64,6 +62,23 @@ def import_gguf(path: Path, state_dir: Path, progress: Progress, *, quantized: b
     except OSError as error:
         raise ModelError(f"{path}: cannot be imported into {models}: {error}") from error
     return target
+
+
+def _checked(path: Path) -> tuple[LlamaFile, GgufVocabulary]:
+    """The file's two halves, after all of it has been looked at but the weights' values."""
+    try:
+        source = LlamaFile(GgufFile(path))
+        vocabulary = GgufVocabulary(source.file)
+        for plan in source.plans:
+            source.file.raw(plan.info, byte_length(plan.info))
+        source.config()
+        vocabulary.build()
+    except ModelError as error:
+        # A line, whatever names the file has for its parts.
+        raise ModelError(one_line(error, _LONGEST_ERROR)) from error
+    except Exception as error:
+        raise ModelError(f"{path}: damaged, cannot be imported: {one_line(error)}") from error
+    return source, vocabulary
 
 
 def _make(

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mlxceld.models.errors import ModelError
+from mlxceld.models.errors import ModelError, shown
 from mlxceld.models.gguf.blocks import SUPPORTED_TYPES, Array
-from mlxceld.models.gguf.reader import GgufFile, TensorInfo
+from mlxceld.models.gguf.reader import GgufFile, TensorInfo, number
 from mlxceld.models.gguf.rope import ROPE_FREQUENCIES, rope_scaling
 
 _OUTER_NAMES = {
@@ -31,7 +31,10 @@ _LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 
-_LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_LAYER_TENSOR = re.compile(r"blk\.([0-9]{1,9})\.(\w+)\.(weight|bias)")
+
+_MAX_SIZE = 2**31 - 1
+"""The largest size that an array or a config may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +74,41 @@ class LlamaFile:
         architecture = file.metadata.get("general.architecture")
         if architecture != "llama":
             raise ModelError(
-                f"{file.path}: architecture {architecture!r} cannot be imported, only 'llama'"
+                f"{file.path}: architecture {shown(architecture)} cannot be imported, only 'llama'"
             )
-        if file.metadata.get("split.count", 1) != 1:
+        parts = file.metadata.get("split.count", 1)
+        if type(parts) is not int or parts != 1:
             raise ModelError(f"{file.path}: one part of a split model; merge the parts first")
         refuse_tensor_types(file)
         if self.number("expert_count", 0):
             raise ModelError(f"{file.path}: a mixture of experts cannot be imported")
-        self.heads = int(self.number("attention.head_count"))
-        self.kv_heads = int(self.number("attention.head_count_kv", self.heads))
-        self.hidden_size = int(self.number("embedding_length"))
-        if self.heads < 1 or self.kv_heads < 1 or self.heads % self.kv_heads:
+        self.heads = self.size("attention.head_count")
+        self.kv_heads = self.size("attention.head_count_kv", self.heads)
+        self.hidden_size = self.size("embedding_length")
+        self.inner_size = self.size("feed_forward_length")
+        self.layers = self.size("block_count")
+        if self.layers > len(file.tensors):
+            raise ModelError(
+                f"{file.path}: llama.block_count is {self.layers},"
+                f" and the file has {len(file.tensors)} tensors"
+            )
+        if self.heads % self.kv_heads:
             raise ModelError(
                 f"{file.path}: {self.heads} attention heads over {self.kv_heads} key heads"
             )
-        self.head_dim = int(self.number("attention.key_length", self.hidden_size // self.heads))
-        self.context_length = int(self.number("context_length"))
+        self.head_dim = self.size("attention.key_length", self.hidden_size // self.heads)
+        self.context_length = self.size("context_length")
         self._check_attention()
         self.plans = tuple(self._plan(info) for info in file.tensors.values() if _is_weight(info))
         self._check_tensors()
+        self.norm_epsilon = self.number("attention.layer_norm_rms_epsilon")
+        self.rope_base = self.number("rope.freq_base", 10000.0)
+        if self.norm_epsilon < 0 or self.rope_base <= 0:
+            raise ModelError(
+                f"{file.path}: llama.attention.layer_norm_rms_epsilon is {self.norm_epsilon} and"
+                f" llama.rope.freq_base is {self.rope_base}, expected positive numbers"
+            )
+        self.rope_scaling = rope_scaling(file, self.head_dim, _shortest(self.rope_base))
 
     def config(self) -> dict[str, Any]:
         """The config.json of mlx-lm's llama, without token ids and quantization."""
@@ -98,13 +117,13 @@ class LlamaFile:
             "model_type": "llama",
             "architectures": ["LlamaForCausalLM"],
             "hidden_size": self.hidden_size,
-            "intermediate_size": int(self.number("feed_forward_length")),
-            "num_hidden_layers": int(self.number("block_count")),
+            "intermediate_size": self.inner_size,
+            "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads,
             "head_dim": self.head_dim,
-            "rms_norm_eps": _shortest(self.number("attention.layer_norm_rms_epsilon")),
-            "rope_theta": _shortest(self.number("rope.freq_base", 10000.0)),
+            "rms_norm_eps": _shortest(self.norm_epsilon),
+            "rope_theta": _shortest(self.rope_base),
             "max_position_embeddings": self.context_length,
             "vocab_size": self.file.tensors["token_embd.weight"].shape[0],
             "tie_word_embeddings": "output.weight" not in names,
@@ -112,17 +131,23 @@ class LlamaFile:
             "mlp_bias": "blk.0.ffn_up.bias" in names,
             "hidden_act": "silu",
         }
-        scaling = rope_scaling(self.file, self.head_dim, config["rope_theta"])
-        if scaling is not None:
-            config["rope_scaling"] = scaling
+        if self.rope_scaling is not None:
+            config["rope_scaling"] = self.rope_scaling
         return config
 
     def number(self, key: str, default: float | None = None) -> float:
         """A hyperparameter. Raises ModelError if it is not there and has no default."""
-        value = self.file.metadata.get(f"llama.{key}", default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ModelError(f"{self.file.path}: llama.{key} is {value!r}, expected a number")
-        return value
+        return number(self.file, f"llama.{key}", default)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A hyperparameter that counts something, at least 1."""
+        value = self.number(key, default)
+        if value != int(value) or not 1 <= value <= _MAX_SIZE:
+            raise ModelError(
+                f"{self.file.path}: llama.{key} is {value},"
+                f" expected a whole number from 1 to {_MAX_SIZE}"
+            )
+        return int(value)
 
     def _check_attention(self) -> None:
         rotary = self.number("rope.dimension_count", self.head_dim)
@@ -143,7 +168,11 @@ class LlamaFile:
         match = _LAYER_TENSOR.fullmatch(info.name)
         if match is None or match[2] not in _LAYER_NAMES:
             raise ModelError(
-                f"{self.file.path}: tensor {info.name} does not belong to a llama model"
+                f"{self.file.path}: tensor {shown(info.name)} does not belong to a llama model"
+            )
+        if int(match[1]) >= self.layers:
+            raise ModelError(
+                f"{self.file.path}: tensor {info.name} lies beyond llama.block_count, {self.layers}"
             )
         heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(match[2])
         target = f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}"
@@ -151,7 +180,7 @@ class LlamaFile:
 
     def _check_tensors(self) -> None:
         """Make sure that all layers are there, in the sizes that the metadata promises."""
-        hidden, inner = self.hidden_size, int(self.number("feed_forward_length"))
+        hidden, inner = self.hidden_size, self.inner_size
         query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
         shapes = {
             "attn_norm": (hidden,),
@@ -166,7 +195,7 @@ class LlamaFile:
         }
         expected = {
             f"blk.{layer}.{name}.weight": shape
-            for layer in range(int(self.number("block_count")))
+            for layer in range(self.layers)
             for name, shape in shapes.items()
         }
         expected["output_norm.weight"] = (hidden,)

@@ -5,18 +5,29 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from mlxceld.models.errors import ModelError, one_line
+from mlxceld.models.errors import ModelError, one_line, shown
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMENSIONS = 4
+_MAX_DEPTH = 4
+_MAX_ALIGNMENT = 2**20
+
+# The fewest bytes that one of each takes: what is counted higher than that is not there.
+_SMALLEST_STRING = 8
+_SMALLEST_ARRAY = 4 + 8
+_SMALLEST_VALUE = _SMALLEST_STRING + 4
+_SMALLEST_TENSOR = _SMALLEST_STRING + 4 + 8 + 4 + 8
+
+T = TypeVar("T")
 
 _TENSOR_TYPES = {
     0: "F32",
@@ -98,19 +109,24 @@ class GgufFile:
             raise ModelError(f"{path}: the file is empty, expected a GGUF model") from error
         cursor = _Cursor(self._data, path)
         tensor_count, value_count = self._preamble(cursor)
-        self.metadata: Mapping[str, Any] = {
-            cursor.string(): cursor.value() for _ in range(value_count)
-        }
+        cursor.expect(value_count, _SMALLEST_VALUE, "metadata values")
+        values = [(cursor.string(), cursor.value()) for _ in range(value_count)]
+        self.metadata: Mapping[str, Any] = self._unique("metadata key", values)
         """Numbers, truth values and strings; arrays as lists of strings or NumPy arrays."""
+        cursor.expect(tensor_count, _SMALLEST_TENSOR, "tensors")
         entries = [self._tensor_entry(cursor) for _ in range(tensor_count)]
         alignment = self.metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or alignment <= 0:
-            raise ModelError(f"{path}: general.alignment is {alignment!r}, expected a number")
+        if type(alignment) is not int or not 0 < alignment <= _MAX_ALIGNMENT:
+            raise ModelError(
+                f"{path}: general.alignment is {shown(alignment)},"
+                f" expected a number from 1 to {_MAX_ALIGNMENT}"
+            )
         start = -(-cursor.position // alignment) * alignment
-        self.tensors: Mapping[str, TensorInfo] = {
-            name: TensorInfo(name, kind, shape, start + offset)
+        infos = [
+            (name, TensorInfo(name, kind, shape, start + offset))
             for name, kind, shape, offset in entries
-        }
+        ]
+        self.tensors: Mapping[str, TensorInfo] = self._unique("tensor", infos)
 
     @property
     def size(self) -> int:
@@ -125,6 +141,14 @@ class GgufFile:
                 f" {info.offset + length} of {self.size}; download or copy the file again"
             )
         return np.frombuffer(self._data, np.uint8, length, info.offset)
+
+    def _unique(self, what: str, pairs: list[tuple[str, T]]) -> dict[str, T]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            twice = next(name for name, count in counts.items() if count > 1)
+            raise ModelError(f"{self.path}: damaged, the {what} {shown(twice)} occurs twice")
+        return found
 
     def _preamble(self, cursor: _Cursor) -> tuple[int, int]:
         """Check magic and version; the numbers of tensors and of metadata values."""
@@ -141,14 +165,24 @@ class GgufFile:
         name = cursor.string()
         dimensions = int(cursor.scalar("<u4"))
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
-            raise ModelError(f"{self.path}: damaged, tensor {name} has {dimensions} dimensions")
+            raise ModelError(
+                f"{self.path}: damaged, tensor {shown(name)} has {dimensions} dimensions"
+            )
         # The file has the fastest dimension first.
         shape = tuple(int(cursor.scalar("<u8")) for _ in range(dimensions))[::-1]
         if math.prod(shape) <= 0 or math.prod(shape) > 64 * self.size:
-            raise ModelError(f"{self.path}: damaged, tensor {name} has the shape {shape}")
+            raise ModelError(f"{self.path}: damaged, tensor {shown(name)} has the shape {shape}")
         code = int(cursor.scalar("<u4"))
         kind = _TENSOR_TYPES.get(code, f"type {code}")
         return name, kind, shape, int(cursor.scalar("<u8"))
+
+
+def number(file: GgufFile, key: str, default: float | None = None) -> float:
+    """A finite number of the metadata; raises ModelError if it is none and has no default."""
+    value = file.metadata.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ModelError(f"{file.path}: {key} is {shown(value)}, expected a number")
+    return value
 
 
 class _Cursor:
@@ -169,6 +203,14 @@ class _Cursor:
         piece = self._data[self.position : end]
         self.position = end
         return piece
+
+    def expect(self, count: int, size: int, what: str) -> None:
+        """Refuse a count of things that the rest of the file has no room for."""
+        if count * size > len(self._data) - self.position:
+            raise ModelError(
+                f"{self._path}: truncated or damaged, the header names {count} {what} and the file"
+                f" has {len(self._data)} bytes; download or copy the file again"
+            )
 
     def scalar(self, kind: str) -> Any:
         dtype = np.dtype(kind)
@@ -191,12 +233,18 @@ class _Cursor:
             return self._array()
         return self.scalar(self._dtype(kind))
 
-    def _array(self) -> Any:
+    def _array(self, depth: int = 1) -> Any:
         kind, count = int(self.scalar("<u4")), int(self.scalar("<u8"))
         if kind == _STRING:
+            self.expect(count, _SMALLEST_STRING, "strings")
             return [self.string() for _ in range(count)]
         if kind == _ARRAY:
-            return [self._array() for _ in range(count)]
+            if depth >= _MAX_DEPTH:
+                raise ModelError(
+                    f"{self._path}: damaged header, arrays nested deeper than {_MAX_DEPTH}"
+                )
+            self.expect(count, _SMALLEST_ARRAY, "arrays")
+            return [self._array(depth + 1) for _ in range(count)]
         dtype = np.dtype(self._dtype(kind))
         return np.frombuffer(self.take(dtype.itemsize * count), dtype)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mlxceld.models.errors import ModelError
+from mlxceld.models.errors import ModelError, shown
 from mlxceld.models.gguf.blocks import read_float32
-from mlxceld.models.gguf.reader import GgufFile
+from mlxceld.models.gguf.reader import GgufFile, number
 
 ROPE_FREQUENCIES = "rope_freqs.weight"
 
@@ -23,20 +23,28 @@ def rope_scaling(file: GgufFile, head_dim: int, base: float) -> dict[str, Any] |
     if frequencies is not None:
         return _llama3(file, read_float32(file, frequencies), head_dim, base)
     kind = file.metadata.get("llama.rope.scaling.type", "none")
-    factor = file.metadata.get(
-        "llama.rope.scaling.factor", file.metadata.get("llama.rope.scale_linear", 1.0)
-    )
+    old = number(file, "llama.rope.scale_linear", 1.0)
+    factor = number(file, "llama.rope.scaling.factor", old)
+    if factor <= 0:
+        raise ModelError(f"{file.path}: rope scaling by {factor}, expected a positive number")
     if kind == "none" or (kind == "linear" and factor == 1.0):
         return None
     if kind == "linear":
         return {"type": "linear", "factor": float(factor)}
-    raise ModelError(f"{file.path}: rope scaling {kind!r} cannot be imported, only 'linear'")
+    raise ModelError(f"{file.path}: rope scaling {shown(kind)} cannot be imported, only 'linear'")
 
 
 def _llama3(file: GgufFile, factors: Any, head_dim: int, base: float) -> dict[str, Any]:
     """The scaling whose factors the file holds, made sure of by computing them again."""
+    if factors.shape != (head_dim // 2,):
+        raise ModelError(
+            f"{file.path}: {ROPE_FREQUENCIES} has the shape {factors.shape},"
+            f" expected {(head_dim // 2,)}"
+        )
     factor = float(np.max(factors))
-    if not np.allclose(factors, llama3_factors(factor, head_dim, base), rtol=1e-4):
+    if not (math.isfinite(factor) and factor > 0) or not np.allclose(
+        factors, llama3_factors(factor, head_dim, base), rtol=1e-4
+    ):
         raise ModelError(f"{file.path}: {ROPE_FREQUENCIES} are not those of a llama3 scaling")
     return {
         "rope_type": "llama3",

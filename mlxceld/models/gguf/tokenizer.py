@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import (
     AddedToken,
     Regex,
@@ -18,7 +19,7 @@ from tokenizers import (
     processors,
 )
 
-from mlxceld.models.errors import ModelError
+from mlxceld.models.errors import ModelError, shown
 from mlxceld.models.gguf.reader import GgufFile
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -41,6 +42,8 @@ _PRE_TOKENIZERS = {
 }
 """How text is cut into words, by the name that the file gives."""
 
+_SPECIAL = ("bos", "eos", "eot", "unknown", "padding")
+
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>")
 """Tokens that end a turn where the chat template uses them, whatever the file's own end is."""
 
@@ -55,23 +58,26 @@ class GgufVocabulary:
         model = self._get("model")
         if model != "gpt2":
             raise ModelError(
-                f"{file.path}: tokenizer {model!r} cannot be imported, only 'gpt2' (byte-level)"
+                f"{file.path}: tokenizer {shown(model)} cannot be imported, only 'gpt2'"
+                " (byte-level)"
             )
         name = self._get("pre")
-        if name not in _PRE_TOKENIZERS:
+        if not isinstance(name, str) or name not in _PRE_TOKENIZERS:
             raise ModelError(
-                f"{file.path}: pre-tokenizer {name!r} cannot be imported; known are"
+                f"{file.path}: pre-tokenizer {shown(name)} cannot be imported; known are"
                 f" {', '.join(_PRE_TOKENIZERS)}"
             )
         self._words = _PRE_TOKENIZERS[name]
-        tokens, merges = self._get("tokens"), self._get("merges")
-        if not isinstance(tokens, list) or not isinstance(merges, list):
-            raise ModelError(f"{file.path}: tokenizer without tokens or merges")
-        self.tokens: list[str] = tokens
-        self._merges = [self._pair(merge) for merge in merges]
-        types = self._get("token_type")
-        self._types = [1] * len(tokens) if types is None else [int(kind) for kind in types]
-        self.chat_template: str | None = self._get("chat_template", "tokenizer.chat_template")
+        self.tokens = self._texts("tokens")
+        self._merges = [self._pair(merge) for merge in self._texts("merges")]
+        # Found here, so that what is wrong with them is found before anything is written.
+        self._ids = {name: self._read_special(name) for name in _SPECIAL}
+        self._adds = {name: self._flag(f"add_{name}_token") for name in ("bos", "eos")}
+        self._types = self._token_types()
+        template = self._get("chat_template", "tokenizer.chat_template")
+        if template is not None and not isinstance(template, str):
+            raise ModelError(f"{file.path}: tokenizer.chat_template is no text")
+        self.chat_template: str | None = template
 
     def token_ids(self) -> dict[str, Any]:
         """The bos, eos and pad ids for config.json; eos is a list where several tokens end."""
@@ -139,8 +145,8 @@ class GgufVocabulary:
 
     def _add_post_processor(self, tokenizer: Tokenizer) -> None:
         """Put bos and eos around plain texts, where the file says so."""
-        bos = self._special("bos") if self._get("add_bos_token") else None
-        eos = self._special("eos") if self._get("add_eos_token") else None
+        bos = self._special("bos") if self._adds["bos"] else None
+        eos = self._special("eos") if self._adds["eos"] else None
         if bos is None and eos is None:
             return
         names = {token: self.tokens[token] for token in (bos, eos) if token is not None}
@@ -162,18 +168,47 @@ class GgufVocabulary:
         ]
 
     def _special(self, name: str) -> int | None:
+        return self._ids[name]
+
+    def _read_special(self, name: str) -> int | None:
         token = self._get(f"{name}_token_id")
         if token is None:
             return None
-        if not 0 <= int(token) < len(self.tokens):
-            raise ModelError(f"{self._path}: {name}_token_id {token} is not in the vocabulary")
-        return int(token)
+        if type(token) is not int or not 0 <= token < len(self.tokens):
+            raise ModelError(
+                f"{self._path}: {name}_token_id {shown(token)} is not in the vocabulary"
+            )
+        return token
+
+    def _flag(self, key: str) -> bool:
+        value = self._get(key)
+        if value is not None and not isinstance(value, bool):
+            raise ModelError(f"{self._path}: {key} is {shown(value)}, expected true or false")
+        return bool(value)
+
+    def _texts(self, key: str) -> list[str]:
+        texts = self._get(key)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ModelError(f"{self._path}: tokenizer without tokens or merges")
+        return texts
+
+    def _token_types(self) -> list[int]:
+        types = self._get("token_type")
+        if types is None:
+            return [1] * len(self.tokens)
+        if not isinstance(types, np.ndarray) or types.dtype.kind not in "iu":
+            raise ModelError(f"{self._path}: token_type is {shown(types)}, expected numbers")
+        if len(types) != len(self.tokens):
+            raise ModelError(
+                f"{self._path}: {len(types)} token types for {len(self.tokens)} tokens"
+            )
+        return [int(kind) for kind in types]
 
     def _pair(self, merge: str) -> tuple[str, str]:
         # A space cannot occur inside a byte-level token.
         left, _, right = merge.partition(" ")
         if not left or not right or " " in right:
-            raise ModelError(f"{self._path}: {merge!r} is not a merge of two tokens")
+            raise ModelError(f"{self._path}: {shown(merge)} is not a merge of two tokens")
         return left, right
 
     def _get(self, key: str, whole: str | None = None) -> Any:

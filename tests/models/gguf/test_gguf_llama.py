@@ -86,5 +86,5 @@ def test_other_tensor_types_are_listed_by_name(tmp_path: Path) -> None:
 def test_a_tensor_of_another_model_is_named(tmp_path: Path) -> None:
     tensors = llama_tensors(tiny_llama())
     tensors["blk.0.attn_q_norm.weight"] = encode(np.ones(16), "F32")
-    with pytest.raises(ModelError, match=r"blk\.0\.attn_q_norm\.weight does not belong"):
+    with pytest.raises(ModelError, match=r"blk\.0\.attn_q_norm\.weight' does not belong"):
         open_llama(tmp_path, tensors=tensors)

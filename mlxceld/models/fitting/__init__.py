@@ -1,0 +1,1 @@
+"""Fitting a conversation to what a chat template can render."""
