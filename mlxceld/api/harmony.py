@@ -15,6 +15,8 @@ _CONSTRAIN = "<|constrain|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL)
 _MARKERS = (*_ENDS, MESSAGE, _CONSTRAIN)
 
+_LONGEST = max(map(len, _MARKERS)) - 1
+
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 
@@ -22,7 +24,7 @@ _HEAD = re.compile(
     r"(?:\s+"
     r"|<\|start\|>(?:\s*assistant\b)?"
     r"|<\|channel\|>(?:\s*(?:analysis|commentary|final)\b(?:\s+(?:json|code)\b)?)?"
-    r"|to=[^\s<]+"
+    r"|to=[A-Za-z_][^\s<]*"
     r"|<\|constrain\|>\s*\w*"
     r"|<\|end\|>|<\|call\|>|<\|return\|>)*"
 )
@@ -46,6 +48,8 @@ class HarmonyReader:
         self._logprobs: list[TokenLogprob] = []
         self._channel: str | None = None
         self._function: str | None = None
+        # What has come of a call, joined only where an end may be in it.
+        self._held: list[str] = []
         # The head that the prompt has begun for the answer.
         self._begun = ""
         head, message, body = reading.opened.partition(MESSAGE)
@@ -61,8 +65,15 @@ class HarmonyReader:
 
     def push(self, text: str, logprobs: Iterable[TokenLogprob] = ()) -> list[Part]:
         """See :class:`AnswerReader`."""
-        self._buffer += text
         self._logprobs += logprobs
+        if self._function is not None and self._channel is not None:
+            # As much of what is held is looked at again as the beginning of a marker may be.
+            seen = self._buffer + text
+            if not first_marker(seen, _ENDS)[1]:
+                self._held.append(seen[:-_LONGEST])
+                self._buffer = seen[-_LONGEST:]
+                return []
+        self._buffer += text
         return self._read(final=False)
 
     def finish(self) -> list[Part]:
@@ -76,6 +87,8 @@ class HarmonyReader:
                 break
             # A call's arguments are read whole.
             markers = _MARKERS if self._function is None else _ENDS
+            self._buffer = "".join(self._held) + self._buffer
+            self._held.clear()
             at, marker = first_marker(self._buffer, markers)
             if marker:
                 ends = marker in _ENDS

@@ -22,8 +22,9 @@ class Reading:
 
     ``calls`` is None where calls are to stay text. ``forced`` says that the answer proper is one
     call as plain JSON, which a grammar has seen to. ``in_reasoning`` says that the prompt ends
-    inside reasoning, and ``opened`` is the message that it ends in, where answers are channel
-    messages. ``parallel`` False lets the first call alone through.
+    inside reasoning, ``begun`` that the answer goes on with text or reasoning which the prompt has
+    begun. ``opened`` is the message that it ends in, where answers are channel messages.
+    ``parallel`` False lets the first call alone through.
     """
 
     thinking: tuple[str, str] | None = None
@@ -32,6 +33,7 @@ class Reading:
     harmony: bool = False
     forced: bool = False
     in_reasoning: bool = False
+    begun: bool = False
     opened: str = ""
     parallel: bool = True
 
@@ -91,8 +93,9 @@ class MarkedReader:
         self._logprobs: list[TokenLogprob] = []
         self._mode = self._reasoning if reading.in_reasoning else self._text
         self._thought = reading.in_reasoning
-        self._fresh = True  # nothing of the current stretch has been shown
-        self._said = False
+        self._fresh = not reading.begun  # nothing of the current stretch has been shown
+        self._said = reading.begun and not reading.in_reasoning
+        self._breaks = ""  # line breaks before a call, which are text if it is none
         self._forced_open = False
 
     @property
@@ -145,7 +148,9 @@ class MarkedReader:
             before, self._buffer = self._buffer[:at], self._buffer[at + len(marker) :]
             is_call = reading.calls is not None and marker == reading.calls.start
             if is_call:
-                parts = self._say(before.rstrip("\n"), ends=True)
+                kept = before.rstrip("\n")
+                self._breaks = before[len(kept) :]
+                parts = self._say(kept, ends=True)
                 self._mode = self._call
                 self._held.begin()
             else:
@@ -175,7 +180,14 @@ class MarkedReader:
         return openings
 
     def _reasoning(self, final: bool) -> tuple[list[Part], bool]:
-        end = self._reading.thinking[1] if self._reading.thinking else ""
+        start, end = self._reading.thinking or ("", "")
+        if self._fresh and self._reading.in_reasoning and start:
+            # Some models write the opening marker again that the prompt ends with.
+            begun = self._buffer.lstrip()
+            if begun.startswith(start):
+                self._buffer = begun[len(start) :]
+            elif start.startswith(begun) and not final:
+                return [], False
         at = self._buffer.find(end) if end else -1
         if at >= 0:
             thought, self._buffer = self._buffer[:at], self._buffer[at + len(end) :]
@@ -204,9 +216,12 @@ class MarkedReader:
         self._buffer = self._buffer[at + len(form.end) :] if whole else ""
         self._mode = self._text
         try:
+            if not whole and form.end and not form.whole(body):
+                raise ValueError("the call has been cut")
             parts = self._numbers.parts(form.parse(body, self._reading.tools))
         except ValueError:
-            parts = self._say(form.start + body + (form.end if whole else ""), ends=True)
+            closing = form.end if whole else ""
+            parts = self._say(self._breaks + form.start + body + closing, ends=True)
         else:
             self._logprobs.clear()
         self._fresh = True

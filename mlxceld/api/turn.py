@@ -11,6 +11,7 @@ from mlxceld.api.allowed_calls import AllowedCalls
 from mlxceld.api.context import ApiContext
 from mlxceld.api.errors import invalid
 from mlxceld.api.harmony import HarmonyReader
+from mlxceld.api.opened import is_answering, opened_message, opens_reasoning
 from mlxceld.api.parts import Answer
 from mlxceld.api.reader import AnswerReader, MarkedReader, Reading
 from mlxceld.api.text_bounds import check_fits
@@ -22,7 +23,6 @@ from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
 from mlxceld.models.fitting.tool_fields import without_nulls
 from mlxceld.models.grammar import GrammarError, JsonGrammar
-from mlxceld.models.output_format import START
 from mlxceld.models.reasoning import ReasoningRequest, reasoning_kwargs
 from mlxceld.models.text import RenderedPrompt, TextCodec
 from mlxceld.models.text_limit import conversation_texts
@@ -104,7 +104,8 @@ def _reply(
 
     With what was thought only where the client did so before.
     """
-    reader = _reader(reading, allowed, lambda: _CALL_ID)
+    # All of the reply is read, with what it goes on with.
+    reader = _reader(replace(reading, begun=False), allowed, lambda: _CALL_ID)
     answer = Answer.of([*reader.push(text), *reader.finish()])
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.reasoning and any(one.get("reasoning_content") for one in messages):
@@ -177,7 +178,11 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         both = sorted((*prompt.boundaries, *added), key=lambda mark: mark.tokens)
         prompt = replace(prompt, boundaries=tuple(both))
     form = codec.output_format
-    in_reasoning = form.thinking is not None and prompt.text.rstrip().endswith(form.thinking[0])
+    content = turn.messages[-1].get("content") if turn.continued and turn.messages else None
+    in_reasoning = form.thinking is not None and opens_reasoning(
+        prompt.text, content, form.thinking
+    )
+    opened = opened_message(codec, prompt.tokens) if form.harmony else ""
     forced = bool(tools) and (turn.tool_choice == "required" or isinstance(turn.tool_choice, dict))
     calls = None
     if tools:
@@ -189,10 +194,12 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         harmony=form.harmony,
         forced=forced,
         in_reasoning=in_reasoning,
-        opened=prompt.text.rpartition(START)[2] if form.harmony else "",
+        begun=isinstance(content, str) and bool(content.strip()),
+        opened=opened,
         parallel=turn.parallel,
     )
-    opens = form.answer_opens if in_reasoning or form.harmony else ()
+    channels = form.harmony and not is_answering(opened)
+    opens = form.answer_opens if in_reasoning or channels else ()
     constraint = None
     if forced and tools:
         if form.harmony:

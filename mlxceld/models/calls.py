@@ -33,6 +33,8 @@ class CallFormat:
     of the answer is calls. ``bare`` says that an answer which begins with ``{`` may be one too.
     ``parse`` takes the text between the markers and raises ValueError where it is no call.
     ``closed`` tells whether a body is whole: the end marker may stand in a string of it.
+    ``whole`` tells whether a body that the answer ends in is a whole call without its end marker;
+    reading JSON tells that by itself, while text between tags may have been cut anywhere.
     """
 
     name: str
@@ -41,6 +43,7 @@ class CallFormat:
     parse: Callable[[str, Tools], list[ParsedCall]]
     bare: bool = False
     closed: Callable[[str], bool] = lambda body: True
+    whole: Callable[[str], bool] = lambda body: True
 
 
 def call_format(tokenizer: Any) -> CallFormat | None:
@@ -64,18 +67,29 @@ def from_parser(name: str, start: str, end: str, parser: Callable[..., Any]) -> 
     """A form that one of mlx-lm's parsers reads; ``name`` is that parser's module."""
     if name == "qwen3_coder":
         parser = parse_qwen_coder
+    elif name == "mistral":
+        parser = _parse_mistral
     elif name in _BARE_TEXT:
         parser = retyped(parser)
 
     def parse(text: str, tools: Tools) -> list[ParsedCall]:
         try:
+            if name in _BARE_NAME:
+                _check_bare_name(text, tools)
             found = parser(text, [dict(tool) for tool in tools])
+            return [parsed(call) for call in (found if isinstance(found, list) else [found])]
         except Exception as error:
             # The parsers raise whatever the text brings about.
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        return [parsed(call) for call in (found if isinstance(found, list) else [found])]
 
-    return CallFormat(name, start, end, parse, closed=_CLOSED.get(name, is_json_closed))
+    return CallFormat(
+        name,
+        start,
+        end,
+        parse,
+        closed=_CLOSED.get(name, is_json_closed),
+        whole=_WHOLE.get(name, lambda body: True),
+    )
 
 
 def is_json_closed(body: str) -> bool:
@@ -95,8 +109,15 @@ def _is_balanced(opening: str, closing: str) -> Callable[[str], bool]:
     return lambda body: body.count(opening) <= body.count(closing)
 
 
+def _ends_with(closing: str) -> Callable[[str], bool]:
+    return lambda body: body.rstrip().endswith(closing)
+
+
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 """Quotes, and what a backslash makes something else."""
+
+_BARE_NAME = frozenset({"glm47", "laguna"})
+"""Those that take any text for a name and its arguments."""
 
 _BARE_TEXT = frozenset({"glm47", "laguna", "longcat", "minicpm5", "minimax_m2"})
 """mlx-lm's parsers of arguments that are bare text."""
@@ -108,6 +129,18 @@ _CLOSED: Mapping[str, Callable[[str], bool]] = {
     "longcat": _is_balanced("<longcat_arg_value>", "</longcat_arg_value>"),
     "minimax_m2": _is_balanced("<invoke", "</invoke>"),
     "minicpm5": _is_balanced("<param", "</param>"),
+}
+
+_WHOLE: Mapping[str, Callable[[str], bool]] = {
+    "qwen3_coder": _ends_with("</function>"),
+    "minimax_m2": _ends_with("</invoke>"),
+    "muse_spark": _ends_with("</atem:invoke>"),
+    "kimi_k3": _ends_with("<|close|>call<|sep|>"),
+    # Nothing but the end marker tells that no more arguments follow.
+    "glm47": lambda body: False,
+    "laguna": lambda body: False,
+    "longcat": lambda body: False,
+    "minicpm5": lambda body: False,
 }
 
 
@@ -123,11 +156,20 @@ def parsed(call: Any) -> ParsedCall:
     if not isinstance(arguments, Mapping):
         raise ValueError("a call's arguments have to be an object")  # noqa: TRY004
     given = call.get("id")
+    try:
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"the arguments are no JSON: {error}") from error
     return ParsedCall(
-        call["name"],
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False),
+        _whole_characters(call["name"]),
+        _whole_characters(written),
         given if isinstance(given, str) and given else None,
     )
+
+
+def _whole_characters(text: str) -> str:
+    """Text in which U+FFFD stands for each half of a surrogate pair, which UTF-8 cannot write."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def strict_json(text: str) -> Any:
@@ -146,6 +188,34 @@ def _parse_json(text: str, tools: Tools) -> list[ParsedCall]:
     """One JSON object, or a list of them."""
     found = strict_json(text)
     return [parsed(call) for call in (found if isinstance(found, list) else [found])]
+
+
+_MISTRAL_HEAD = re.compile(r"\s*([\w.-]{1,128})\s*(?:\[CALL_ID\]\s*([\w-]+)\s*)?\[ARGS\]\s*")
+
+
+def _parse_mistral(text: str, tools: Tools) -> list[dict[str, Any]]:
+    """A list of objects, or ``NAME[ARGS]{…}`` once or several times, perhaps with an id."""
+    if text.lstrip().startswith("["):
+        found = strict_json(text)
+        return found if isinstance(found, list) else [found]
+    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    calls: list[dict[str, Any]] = []
+    at = 0
+    while head := _MISTRAL_HEAD.match(text, at):
+        arguments, at = decoder.raw_decode(text, head.end())
+        calls.append({"name": head[1], "id": head[2], "arguments": arguments})
+    if text[at:].strip() or not calls:
+        raise ValueError("there is something else than calls")
+    return calls
+
+
+def _check_bare_name(text: str, tools: Tools) -> None:
+    """Without a tag of the form, text between the markers is a call only by a tool's name."""
+    if "arg_key>" in text or text.lstrip().startswith(("{", "[")):
+        return
+    words = text.split(None, 1)
+    if not words or all(words[0] != tool["function"]["name"] for tool in tools):
+        raise ValueError("no tool has this name")
 
 
 def _parse_llama(text: str, tools: Tools) -> list[ParsedCall]:

@@ -24,16 +24,23 @@ _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _RESERVED_ARGUMENTS = frozenset(
     {
         "add_generation_prompt",
+        "args",
         "chat_template",
+        "context",
         "continue_final_message",
         "conversation",
+        "conversations",
+        "environment",
+        "kwargs",
         "max_length",
         "messages",
         "padding",
+        "raise_exception",
         "return_assistant_tokens_mask",
         "return_dict",
         "return_tensors",
         "self",
+        "strftime_now",
         "tokenize",
         "tokenizer_kwargs",
         "tools",
@@ -117,7 +124,7 @@ class ChatRenderer:
         arguments = dict(template_kwargs or {})
         if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
             raise ChatTemplateError(
-                f"chat_template_kwargs.{reserved[0]} is set by the server and cannot be given"
+                f"chat_template_kwargs.{reserved[0]} is set by the server: the name is reserved"
             )
         conversation = prepare(messages, tools)
         guard = None

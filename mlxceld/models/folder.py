@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxceld.models.errors import ModelError, one_line
+from mlxceld.models.plausible import check_sizes
 
 _SHARD = re.compile(r"(?P<stem>model.*)-(?P<number>\d{5})-of-(?P<total>\d{5})\.safetensors")
 
@@ -45,8 +46,10 @@ def check_folder(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise ModelError(f"model folder {path}: not a folder")
     config = _read_config(path)
+    shapes: dict[str, list[int]] = {}
     for shard in _weight_files(path):
-        _check_safetensors(shard)
+        shapes |= _check_safetensors(shard)
+    check_sizes(path / "config.json", config, shapes)
     if not any((path / name).exists() for name in _TOKENIZER_FILES):
         raise ModelError(f"model folder {path}: no tokenizer (expected tokenizer.json)")
     return config
@@ -60,7 +63,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         guess = next(path.glob("*.gguf"), None)
         hint = f"; to serve its GGUF file give {guess}" if guess else " (expected an MLX model)"
         raise ModelError(f"model folder {path}: no config.json{hint}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{file}: cannot be read as JSON: {one_line(error)}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(f"{file}: no model_type; expected the config of a language model")
@@ -107,8 +110,8 @@ def _numbered_shards(present: list[Path]) -> set[str]:
     return names
 
 
-def _check_safetensors(file: Path) -> None:
-    """Make sure that the file is as long as its own header says."""
+def _check_safetensors(file: Path) -> dict[str, list[int]]:
+    """Make sure that the file is as long as its own header says; the shapes of its tensors."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -116,11 +119,22 @@ def _check_safetensors(file: Path) -> None:
             if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
                 raise ModelError(f"{file}: truncated or not a safetensors file ({size} bytes)")
             header = json.loads(stream.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
+        entries = {name: entry for name, entry in header.items() if name[:2] != "__"}
+        ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
+        shapes = {name: [int(n) for n in entry["shape"]] for name, entry in entries.items()}
     except OSError as error:
         raise ModelError(f"{file}: cannot be read: {one_line(error)}") from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ModelError(f"{file}: damaged header: {one_line(error)}") from error
     needed = 8 + length + max(ends, default=0)
     if size < needed:
         raise ModelError(f"{file}: truncated, {size} of {needed} bytes; download or copy it again")
+    return shapes

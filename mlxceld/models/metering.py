@@ -41,11 +41,12 @@ class Meter:
     def __init__(
         self,
         *,
-        steps: int = STEPS,
+        steps: int | None = None,
         deadline: float | None = None,
         abandoned: Callable[[], bool] = lambda: False,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        steps = STEPS if steps is None else steps
         self._steps = steps
         self._deadline = deadline
         self._abandoned = abandoned

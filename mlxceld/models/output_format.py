@@ -10,8 +10,10 @@ from mlxceld.models.calls import CallFormat, call_format
 CHANNEL = "<|channel|>"
 MESSAGE = "<|message|>"
 START = "<|start|>"
+MESSAGE_END = "<|end|>"
+ANSWER_ENDS = ("<|call|>", "<|return|>")
 
-_HARMONY = (CHANNEL, MESSAGE, START, "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
+_HARMONY = (CHANNEL, MESSAGE, START, MESSAGE_END, *ANSWER_ENDS, "<|constrain|>")
 
 
 _INSIDE = frozenset({"[ARGS]", '<|"|>', "<escape>", "<|open|>", "<|sep|>", "<|close|>"})

@@ -18,7 +18,7 @@ from mlxceld.models.detokenizer import (
 from mlxceld.models.encoding import TextEncoder
 from mlxceld.models.end_tokens import template_end_id
 from mlxceld.models.grammar import JsonGrammar, LazyCompiler
-from mlxceld.models.output_format import OutputFormat, output_format
+from mlxceld.models.output_format import ANSWER_ENDS, MESSAGE_END, OutputFormat, output_format
 from mlxceld.models.signature import template_signature
 from mlxceld.models.template import install
 from mlxceld.models.text_limit import TextLimit
@@ -72,8 +72,12 @@ class TextCodec:
 
     def _end_ids(self, tokenizer: Any) -> frozenset[int]:
         ids = {int(token) for token in tokenizer.eos_token_ids}
-        # Channel messages end one by one, and the answer with the last of them.
-        if not self.output_format.harmony:
+        if self.output_format.harmony:
+            # Channel messages end one by one, and the answer with the last of them.
+            vocabulary = tokenizer.get_vocab()
+            ids |= {vocabulary[name] for name in ANSWER_ENDS if name in vocabulary}
+            ids.discard(vocabulary.get(MESSAGE_END))
+        else:
             end = template_end_id(self._chat, tokenizer)
             ids |= set() if end is None else {end}
         return frozenset(token for token in ids if 0 <= token < self.vocab_size)

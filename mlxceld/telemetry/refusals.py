@@ -20,6 +20,7 @@ CODES = (
     "invalid_api_key",
     "invalid_json_schema",
     "invalid_request",
+    "item_not_found",
     "method_not_allowed",
     "missing_required_parameter",
     "model_not_found",
@@ -29,10 +30,14 @@ CODES = (
     "queue_full",
     "response_not_found",
     "shutting_down",
+    "text_too_long",
     "thread_unsupported_request",
     "timeout",
+    "too_many_tokens",
+    "too_many_values",
     "unknown_url",
     "unsupported_expectation",
+    "unsupported_parameter",
     OTHER,
 )
 """Values of the label ``code``: a closed list, so that no caller makes series."""

@@ -80,13 +80,14 @@ def _() -> None:
 
 @case("openai", "responses")
 def _() -> None:
-    first = openai().responses.create(model="any", input="Say hello")
+    text = "Say hello, " + "and hello, " * 50 + "and no more"
+    first = openai().responses.create(model="any", input=text)
     assert first.output_text == ANSWER
     second = openai().responses.create(
         model="any", input="And again", previous_response_id=first.id
     )
     assert second.usage.input_tokens_details.cached_tokens > 0
-    counted = openai().responses.input_tokens.count(model="any", input="Say hello")
+    counted = openai().responses.input_tokens.count(model="any", input=text)
     assert counted.input_tokens == first.usage.input_tokens
 
 

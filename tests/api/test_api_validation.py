@@ -104,6 +104,36 @@ CHAT_ONLY: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "yaml"}}, "response_format.type", "'json_schema'"),
     ({"response_format": {}}, "response_format.type", "is missing"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs", "expected an object"),
+    (
+        {"chat_template_kwargs": {"self": 1}},
+        "chat_template_kwargs",
+        "self is set by the server: the name is reserved",
+    ),
+    (
+        {"chat_template_kwargs": {"context": 1}},
+        "chat_template_kwargs",
+        "context is set by the server: the name is reserved",
+    ),
+    (
+        {"chat_template_kwargs": {"environment": 1}},
+        "chat_template_kwargs",
+        "environment is set by the server: the name is reserved",
+    ),
+    (
+        {"chat_template_kwargs": {"conversations": 1}},
+        "chat_template_kwargs",
+        "conversations is set by the server: the name is reserved",
+    ),
+    (
+        {"chat_template_kwargs": {"kwargs": 1}},
+        "chat_template_kwargs",
+        "kwargs is set by the server: the name is reserved",
+    ),
+    (
+        {"chat_template_kwargs": {"raise_exception": 1}},
+        "chat_template_kwargs",
+        "raise_exception is set by the server: the name is reserved",
+    ),
     ({"chat_template_kwargs": {"tokenize": 1}}, "chat_template_kwargs", "set by the server"),
     ({"continue_final_message": True}, "continue_final_message", "not the assistant's"),
     (

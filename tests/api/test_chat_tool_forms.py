@@ -132,7 +132,7 @@ async def test_calls_of_other_tools_come_as_text(
             {"where": "down"},
         )
         assert choice.message.content == (
-            'So:{"name": "look", "arguments": {"where": "up"}}'
+            'So: {"name": "look", "arguments": {"where": "up"}}'
             '{"name": "look", "arguments": {"where": "down"}}'
         )
         assert choice.finish_reason == "tool_calls"

@@ -9,6 +9,7 @@ from mlx.core import load, save_safetensors
 
 from mlxceld.models.errors import ModelError
 from mlxceld.models.folder import check_folder
+from mlxceld.models.plausible import check_sizes
 from tiny_models import TinyModels
 
 
@@ -98,3 +99,46 @@ def test_a_bad_config_is_named(folder: Path, content: str, message: str) -> None
 def test_a_bad_index_is_named(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weights": 1}')
     assert "not an index of weight files" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("num_hidden_layers", 10**7, "is 10000000, and the weights have 4 layers"),
+        ("num_hidden_layers", 1e30, "num_hidden_layers is"),
+        ("hidden_size", 10**9, "hidden_size is 1000000000, and no weight has a dimension above"),
+        ("vocab_size", 2**40, "vocab_size is"),
+        ("num_attention_heads", 10**8, "num_attention_heads is"),
+        ("num_experts", 10**8, "num_experts is"),
+        ("text_config", {"num_hidden_layers": 10**7}, "text_config.num_hidden_layers is"),
+    ],
+)
+def test_a_config_that_the_weights_cannot_be_of(
+    folder: Path, name: str, value: object, said: str
+) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), name: value}))
+    assert said in refusal(folder)
+
+
+def test_a_config_that_is_nested_without_end(folder: Path) -> None:
+    (folder / "config.json").write_text('{"a":' * 100_000)
+    assert "cannot be read as JSON" in refusal(folder)
+
+
+def test_names_without_numbers_are_counted(tmp_path: Path) -> None:
+    shapes = {"stacked": [48, 64, 64], "embedding": [100, 64]}
+    check_sizes(tmp_path, {"num_hidden_layers": 24, "hidden_size": 64}, shapes)
+    with pytest.raises(ModelError, match="weights have 2 layers"):
+        check_sizes(tmp_path, {"num_hidden_layers": 10**5}, shapes)
+
+
+def test_experts_are_no_layers(tmp_path: Path) -> None:
+    shapes = {f"layers.0.experts.{n}.weight": [64, 64] for n in range(200)}
+    with pytest.raises(ModelError, match="weights have 1 layers"):
+        check_sizes(tmp_path, {"num_hidden_layers": 100}, shapes)
+
+
+def test_values_that_are_no_sizes_are_left_to_the_loader(tmp_path: Path) -> None:
+    config = {"num_hidden_layers": None, "hidden_size": "x", "num_experts": True, "n_layer": [1]}
+    check_sizes(tmp_path, config, {"a.0.b": [2]})

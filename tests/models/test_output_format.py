@@ -82,6 +82,12 @@ def test_channels(make: Make) -> None:
     assert ids(codec, "<|channel|>", "<|message|>", "<|call|>") <= form.markers
 
 
+def test_a_call_ends_an_answer_of_channels_and_the_end_of_a_message_does_not(make: Make) -> None:
+    codec = make("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|call|>", "<|return|>")
+    assert ids(codec, "<|call|>", "<|return|>") <= codec.eos_ids
+    assert not ids(codec, "<|end|>") & codec.eos_ids
+
+
 def test_whether_tools_are_rendered_is_found_by_rendering(make: Make) -> None:
     assert not make().renders_tools
     shows = CHATML + "{% if tools %}{{ tools | tojson }}{% endif %}"

@@ -128,7 +128,7 @@ def test_the_variables_of_a_template_in_python(renderer: Any, names: set[str]) -
 def test_mlx_lms_own_renderer_is_fitted_and_switched(effort: str, end: str) -> None:
     from mlx_lm.chat_templates import deepseek_v32
 
-    inner = codec_of(CHATML)._tokenizer._tokenizer
+    inner = codec_of(CHATML)._encoder._tokenizer._tokenizer
     wrapper = TokenizerWrapper(inner, chat_template=deepseek_v32.apply_chat_template)
     codec = TextCodec(wrapper, 1024)
     arguments = reasoning_kwargs(off(effort), codec.template_variables)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from mlxceld.api.validation import RequestModel
@@ -45,6 +45,13 @@ def whole(low: int, high: int | None = None) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def _few_keys(value: Any) -> Any:
+    """Before any of them is looked at: each costs more than its comparison with the limit."""
+    if isinstance(value, dict) and len(value) > BIAS_LIMIT:
+        raise _expected(f"an object of at most {BIAS_LIMIT} token ids")
+    return value
 
 
 def _token_keys(value: dict[str, float]) -> dict[str, float]:
@@ -126,7 +133,7 @@ class GenerationFields(RequestModel):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
-        Annotated[dict[str, Bias], Field(max_length=BIAS_LIMIT), AfterValidator(_token_keys)] | None
+        Annotated[dict[str, Bias], BeforeValidator(_few_keys), AfterValidator(_token_keys)] | None
     ) = None
     seed: int | None = None
     max_tokens: Annotated[int, whole(1)] | None = None
