@@ -15,12 +15,21 @@ from verdict import Verdict
 _SECONDS = 240
 
 CONTEXT = 131_072
-_SAID = "mlxceld was here"
+_MADE = "made-by-tool"
+_COMMAND = f"touch {_MADE}"
+"""What the model has its tool run: a loop is seen to work by the file."""
+
+
+_TURNS = (
+    ("first turn", "Say hello"),
+    ("second turn", "And again"),
+    ("tool loop", "Now use the tool"),
+)
 
 
 def claude_code(folder: Path, scratch: Path, family: str, template: str) -> Iterator[Verdict]:
     """Claude Code with ``-p`` and ``--continue``."""
-    call = {"name": "Bash", "arguments": {"command": f"echo {_SAID}", "description": "Say it"}}
+    call = {"name": "Bash", "arguments": {"command": _COMMAND, "description": "Make it"}}
 
     def words(daemon: ScriptedDaemon, text: str, *, first: bool) -> list[str]:
         more = [] if first else ["--continue"]
@@ -42,7 +51,7 @@ def claude_code(folder: Path, scratch: Path, family: str, template: str) -> Iter
 
 def codex(folder: Path, scratch: Path, family: str, template: str) -> Iterator[Verdict]:
     """Codex with ``exec``, its default tools, and ``resume --last``."""
-    call = {"name": "exec_command", "arguments": {"cmd": f"echo {_SAID}"}}
+    call = {"name": "exec_command", "arguments": {"cmd": _COMMAND}}
 
     def words(daemon: ScriptedDaemon, text: str, *, first: bool) -> list[str]:
         more = [] if first else ["resume", "--last"]
@@ -67,11 +76,12 @@ def codex(folder: Path, scratch: Path, family: str, template: str) -> Iterator[V
 
 def opencode(folder: Path, scratch: Path, family: str, template: str) -> Iterator[Verdict]:
     """OpenCode with ``run`` and ``--continue``."""
-    call = {"name": "bash", "arguments": {"command": f"echo {_SAID}", "description": "Say it"}}
+    call = {"name": "bash", "arguments": {"command": _COMMAND, "description": "Make it"}}
 
     def words(daemon: ScriptedDaemon, text: str, *, first: bool) -> list[str]:
         more = [] if first else ["--continue"]
-        return ["run", *more, "--model", "mlxceld/any", text]
+        # A text with spaces in one argument would reach the model in quotes.
+        return ["run", *more, "--model", "mlxceld/any", *text.split()]
 
     def environ(daemon: ScriptedDaemon) -> dict[str, str]:
         provider = {
@@ -111,19 +121,19 @@ class _Agent:
         version = next((word for word in version.split() if word[0].isdigit()), version)
         with ScriptedDaemon.running(scratch, family, template, call) as daemon:
             environ = {**home, **self._environ(daemon)}
-            for case, text, wanted in (
-                ("first turn", "Say hello", PLAIN_ANSWER),
-                ("second turn", "And again", PLAIN_ANSWER),
-                ("tool loop", "Now use the tool", PLAIN_ANSWER),
-            ):
-                first = case == "first turn"
+            for case, text in _TURNS:
+                first = (case, text) == _TURNS[0]
                 before = daemon.counts()
                 words = self._words(daemon, text, first=first)
                 code, said = self._call(scratch, words, environ)
                 after = daemon.counts()
-                outcome = "ok" if code == 0 and wanted in said else f"code {code}: {said[-400:]!r}"
+                outcome = "ok"
+                if code or PLAIN_ANSWER not in said:
+                    outcome = f"code {code}: {said[-400:]!r}"
+                elif (scratch / "work" / _MADE).exists() != (case == "tool loop"):
+                    outcome = f"the tool ran where it should not, or did not: {said[-400:]!r}"
                 share = None
-                if case == "second turn" and after[0] > before[0]:
+                if not first and after[0] > before[0]:
                     share = (after[1] - before[1]) / (after[0] - before[0])
                 yield Verdict(self._name, version, model, case, outcome, share)
 

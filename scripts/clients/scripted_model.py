@@ -58,8 +58,8 @@ _OUT, _ONE = len(PLACES) * _CODE, (len(PLACES) + 1) * _CODE
 _THETA = 10_000.0
 _EPS = 1e-6
 _FIRED = 30.0
-_LOUDNESS = 16.0
-_PREFERRED = (END, '"', "}", "]", ",", ":", "{", "[", "0", "t", "f", "n")
+_LOUDNESS, _OUTWEIGHS = 0.01, 10.0
+_PREFERRED = (END, '"', "}", "]", ",", ":", "{", "[", " ", "0", "t", "f", "n")
 """What is written where nothing fired, by preference: these end a JSON value soon."""
 
 
@@ -231,7 +231,8 @@ def _head(codes: Array, tokenizer: Tokenizer) -> Array:
     head = np.zeros((len(codes), _HIDDEN))
     head[:, _OUT : _OUT + _CODE] = codes
     for place, text in enumerate(reversed(_PREFERRED), 1):
-        head[tokenizer.token_to_id(text), _ONE] = 20 * place
+        (token,) = tokenizer.encode(text).ids
+        head[token, _ONE] = 20 * place
     return head
 
 
@@ -277,7 +278,11 @@ def _attention(config: dict[str, Any]) -> dict[str, Array]:
 
 
 def _lookup(codes: Array, table: Table) -> dict[str, Array]:
-    """One unit an entry; the more it holds, the louder."""
+    """One unit an entry.
+
+    Where two entries hold, the one with more tokens has to outweigh the other by far: their codes
+    add up, and a token that is near to both would be sampled now and then.
+    """
     # Two codes agree in at most 24 of 32 places, and their product is at most a half.
     steepness = 4 * _FIRED
     gate = np.zeros((len(table), _HIDDEN))
@@ -289,5 +294,7 @@ def _lookup(codes: Array, table: Table) -> dict[str, Array]:
             gate[unit, block * _CODE : (block + 1) * _CODE] = steepness * codes[token] / _CODE
         gate[unit, _ONE] = steepness * (1 / 4 - len(held))
         up[unit, _ONE] = 1
-        down[_OUT : _OUT + _CODE, unit] = _LOUDNESS * len(held) / _FIRED * codes[following]
+        down[_OUT : _OUT + _CODE, unit] = (
+            _LOUDNESS * _OUTWEIGHS ** len(held) / _FIRED * codes[following]
+        )
     return {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": down}
