@@ -8,6 +8,7 @@ together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import mlx.core as mx
 from mlxceld.engine.sampling import LogprobArrays, logprobs_of, masked
 from mlxceld.engine.sequence import Sequence
 from mlxceld.kv import row_caches, shared_attention
-from mlxceld.kv.host import as_ints
+from mlxceld.kv.host import as_floats, as_ints
 from mlxceld.kv.rewind import mark, rewind
 from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.shared_attention import SharingError
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from mlxceld.engine.reuse import PromptReuse
 
 _SHORT_OF_MEMORY_STEP = 16
+
+_NOT_NUMBERS = (
+    "the model's logits are not numbers (NaN or infinite): its weights are damaged, or their type"
+    " has too small a range for this prompt"
+)
 
 
 @dataclass(slots=True)
@@ -63,19 +69,28 @@ class Lane:
 class Step:
     """One decode step under way: which rows it covers and, once evaluated, their tokens.
 
-    ``launch_seconds`` is how long it took to build and hand over; MLX on a CPU computes most of it
-    within that time already.
+    ``peaks`` is each row's largest logit. It is not finite if any logit is NaN or plus infinity;
+    minus infinity, with which some models rule tokens out, does not show. ``launch_seconds`` is how
+    long it took to build and hand over; MLX on a CPU computes most of it within that time already.
     """
 
     rows: list[Sequence]
     tokens: mx.array
+    peaks: mx.array
     logprobs: dict[int, LogprobArrays] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
     launch_seconds: float = 0.0
 
     def wait(self) -> list[int]:
-        """Block until the step is computed; return its tokens, row by row."""
-        return as_ints(self.tokens)
+        """Block until the step is computed; return its tokens, row by row.
+
+        A row whose logits are not numbers is marked failed: its token means nothing.
+        """
+        tokens = as_ints(self.tokens)
+        for i, peak in enumerate(as_floats(self.peaks)):
+            if not math.isfinite(peak):
+                self.failed.setdefault(i, ArithmeticError(_NOT_NUMBERS))
+        return tokens
 
 
 class DecodeBatch:
@@ -174,7 +189,7 @@ class DecodeBatch:
             row_caches.share_offsets(lane.caches)
             positions.extend(row_caches.positions(lane.caches))
         logits = self._logits()
-        step = Step(rows, self._sampled(rows, logits))
+        step = Step(rows, self._sampled(rows, logits), mx.max(logits, axis=-1))
         self._sample_special_rows(step, logits)
         at = 0
         for lane in self._lanes:
@@ -183,7 +198,7 @@ class DecodeBatch:
             at += count
         for row in rows:
             row.launched += 1
-        pending = [step.tokens, *positions]
+        pending = [step.tokens, step.peaks, *positions]
         for logprobs in step.logprobs.values():
             pending.extend(logprobs.arrays())
         self.before_start()

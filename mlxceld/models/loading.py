@@ -17,6 +17,7 @@ from mlxceld.models import batch_masks, cpu_activations, cpu_rope
 from mlxceld.models.cache_kinds import classify, count_kinds
 from mlxceld.models.end_tokens import named_end_ids
 from mlxceld.models.errors import ModelError, one_line
+from mlxceld.models.finite import check_finite
 from mlxceld.models.folder import ModelFolder, check_folder
 from mlxceld.models.info import (
     context_length,
@@ -87,7 +88,7 @@ def _load(folder: ModelFolder, progress: Progress, special_tokens_in_text: bool)
         {"trust_remote_code": False},
         eos_token_ids=sorted(named_end_ids(folder.path, config)),
     )
-    width = _logits_width(module)
+    width = _logits_width(module, progress)
     status = _describe(folder, module, config, width, progress)
     progress(
         f"loaded {status.id}: {status.parameters / 1e6:.1f} million parameters, {status.dtype},"
@@ -133,10 +134,14 @@ def _read_weights(module: Any, progress: Progress) -> None:
     mx.clear_cache()
 
 
-def _logits_width(module: Any) -> int:
-    """How many tokens the model scores, from one step: configs and weights may differ in it."""
+def _logits_width(module: Any, progress: Progress) -> int:
+    """How many tokens the model scores, from one step: configs and weights may differ in it.
+
+    Raises ArithmeticError if what it gives is not made of numbers.
+    """
     logits = module(mx.array([[0]]), cache=make_prompt_cache(module))
     mx.eval(logits)
+    check_finite(module, logits, progress)
     return int(logits.shape[-1])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from api_harness import ScriptedEngine
+from damaged_models import damage_token
 from engine_harness import load_tiny, make_settings
 from mlxceld.config import Settings
 from mlxceld.engine.engine import Engine
@@ -33,6 +34,16 @@ def roomy(tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> 
     """As ``engine``, with a context for the prompts that coding agents send."""
     folder = tiny_models.folder("llama", context_length=ROOMY_CONTEXT_LENGTH)
     yield from _running(folder, tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session")
+def damaged_engine(
+    tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """As ``engine``; what its model computes from ``DAMAGED_TOKEN`` is no number."""
+    source = tiny_models.folder("llama", context_length=CONTEXT_LENGTH)
+    folder = tmp_path_factory.mktemp("damaged") / "llama"
+    yield from _running(damage_token(source, folder), tmp_path_factory.mktemp("state"))
 
 
 def _running(folder: Path, state: Path) -> Iterator[Engine]:
