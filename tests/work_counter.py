@@ -6,6 +6,7 @@ rest is counted at the few functions that all of it goes through.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -123,12 +124,16 @@ def _recorded(harness: CoreHarness) -> Work:
 def _after(
     patch: pytest.MonkeyPatch, owner: Any, name: str, note: Callable[[Any, tuple[Any, ...]], None]
 ) -> None:
-    """Have ``note(result, arguments)`` called after each call of ``owner.name``."""
-    original = getattr(owner, name)
+    """Have ``note(result, arguments)`` called after each call of ``owner.name`` in this thread.
+
+    Engines that other tests of the process keep may be at work in threads of their own.
+    """
+    original, counted_thread = getattr(owner, name), threading.get_ident()
 
     def call(*arguments: Any, **options: Any) -> Any:
         result = original(*arguments, **options)
-        note(result, arguments)
+        if threading.get_ident() == counted_thread:
+            note(result, arguments)
         return result
 
     patch.setattr(owner, name, call)

@@ -8,7 +8,6 @@ together.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import mlx.core as mx
 from mlxceld.engine.sampling import LogprobArrays, logprobs_of, masked
 from mlxceld.engine.sequence import Sequence
 from mlxceld.kv import row_caches, shared_attention
-from mlxceld.kv.host import as_floats, as_ints
+from mlxceld.kv.host import as_ints
 from mlxceld.kv.rewind import mark, rewind
 from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.shared_attention import SharingError
@@ -69,14 +68,14 @@ class Lane:
 class Step:
     """One decode step under way: which rows it covers and, once evaluated, their tokens.
 
-    ``peaks`` is each row's largest logit. It is not finite if any logit is NaN or plus infinity;
-    minus infinity, with which some models rule tokens out, does not show. ``launch_seconds`` is how
-    long it took to build and hand over; MLX on a CPU computes most of it within that time already.
+    ``checked`` is ``tokens``, and minus one where a row's logits are not numbers: both come to the
+    host in one read. ``launch_seconds`` is how long it took to build and hand over; MLX on a CPU
+    computes most of it within that time already.
     """
 
     rows: list[Sequence]
     tokens: mx.array
-    peaks: mx.array
+    checked: mx.array
     logprobs: dict[int, LogprobArrays] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
     launch_seconds: float = 0.0
@@ -86,9 +85,9 @@ class Step:
 
         A row whose logits are not numbers is marked failed: its token means nothing.
         """
-        tokens = as_ints(self.tokens)
-        for i, peak in enumerate(as_floats(self.peaks)):
-            if not math.isfinite(peak):
+        tokens = as_ints(self.checked)
+        for i, token in enumerate(tokens):
+            if token < 0:
                 self.failed.setdefault(i, ArithmeticError(_NOT_NUMBERS))
         return tokens
 
@@ -189,8 +188,10 @@ class DecodeBatch:
             row_caches.share_offsets(lane.caches)
             positions.extend(row_caches.positions(lane.caches))
         logits = self._logits()
-        step = Step(rows, self._sampled(rows, logits), mx.max(logits, axis=-1))
+        tokens = self._sampled(rows, logits)
+        step = Step(rows, tokens, tokens)
         self._sample_special_rows(step, logits)
+        step.checked = _checked(step.tokens, logits)
         at = 0
         for lane in self._lanes:
             count = len(lane.rows)
@@ -198,7 +199,7 @@ class DecodeBatch:
             at += count
         for row in rows:
             row.launched += 1
-        pending = [step.tokens, step.peaks, *positions]
+        pending = [step.checked, *positions]
         for logprobs in step.logprobs.values():
             pending.extend(logprobs.arrays())
         self.before_start()
@@ -288,3 +289,12 @@ class DecodeBatch:
             return known
         inputs = mx.concatenate([lane.inputs for lane in self._lanes])
         return mx.concatenate([known, inputs[index : index + 1].astype(mx.int32)])
+
+
+def _checked(tokens: mx.array, logits: mx.array) -> mx.array:
+    """Tokens ``[rows]``, and minus one where a row of logits ``[rows, vocab]`` has no numbers.
+
+    The largest logit is not finite if any is NaN or plus infinity; minus infinity, with which some
+    models rule tokens out, does not show.
+    """
+    return mx.where(mx.isfinite(mx.max(logits, axis=-1)), tokens.astype(mx.int32), -1)
