@@ -1,5 +1,6 @@
 # make demo   start a daemon, ask it a question, show its cache, stop it
 # make test   lint, then the tests
+# make explore  the properties again, with fresh randomness
 # make lint   ruff, mypy and the import rules
 # make bench  compare with mlx_lm.server on one model (MODEL=folder; default: the demo's)
 # make clean  remove what the others made
@@ -11,13 +12,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MODEL ?= $(or $(firstword $(wildcard .demo/models/*)),demo)
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test explore lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/python scripts/demo.py
 
 test: lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+
+# A property is a file that imports Hypothesis.
+explore: $(STAMP)
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile \
+		$$(grep -rl "^from hypothesis" tests --include="test_*.py")
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -19,8 +19,10 @@ from hypothesis import settings as hypothesis_settings
 from engine_harness import CoreHarness, load_tiny
 from tiny_models import TinyModels
 
+# The suite tries the same examples in every run; `make explore` tries fresh ones.
 hypothesis_settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-hypothesis_settings.load_profile("ci")
+hypothesis_settings.register_profile("explore", deadline=None, print_blob=True)
+hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-_SUPPLIES = Path("/sys/class/power_supply")
+import psutil
 
 _FRESH_SECONDS = 30.0
 """For how long an answer is good."""
@@ -32,36 +29,10 @@ class PowerSource:
 
 def on_battery() -> bool:
     """Whether the battery is in use; False where nobody can tell."""
-    if sys.platform == "darwin":
-        return _macos_on_battery()
-    return discharging(_SUPPLIES)
-
-
-def discharging(supplies: Path) -> bool:
-    """Whether a folder like Linux's power supplies shows a battery in use and no line power."""
-    battery = False
-    for supply in sorted(supplies.glob("*")):
-        kind = _read(supply / "type")
-        if kind in ("Mains", "USB") and _read(supply / "online") == "1":
-            return False
-        # A mouse has a battery too; its scope is a device.
-        if kind == "Battery" and _read(supply / "scope") != "Device":
-            battery = battery or _read(supply / "status") == "Discharging"
-    return battery
-
-
-def _macos_on_battery() -> bool:
+    # Of some systems psutil has no such function, and a machine may have no battery.
+    ask = getattr(psutil, "sensors_battery", None)
     try:
-        answer = subprocess.run(
-            ["/usr/bin/pmset", "-g", "batt"], capture_output=True, text=True, timeout=2, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        battery = ask() if ask is not None else None
+    except (OSError, ValueError):
         return False
-    return "'Battery Power'" in answer.stdout
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    return battery is not None and battery.power_plugged is False

@@ -1,13 +1,12 @@
 // Runs beside the packages: `node ai_sdk.mjs URL`; a JSON line a case.
-import { createRequire } from "node:module";
 import { generateObject, generateText, stepCountIs, streamObject, streamText, tool } from "ai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { z } from "zod";
+import { runAll } from "./ai_sdk_cases.mjs";
 
 const url = process.argv[2];
-const version = createRequire(import.meta.url)("ai/package.json").version;
 const answer = "Done, and well.";
 const schema = z.object({ name: z.string() });
 const models = {
@@ -55,12 +54,4 @@ for (const name of ["compatible", "responses"]) {
   };
 }
 
-for (const [name, run] of Object.entries(cases)) {
-  const told = { client: "AI SDK", version, case: name, outcome: "ok" };
-  try {
-    await run();
-  } catch (error) {
-    told.outcome = `${error.name}: ${error.message}`.replace(/\s+/g, " ").slice(0, 400);
-  }
-  console.log(JSON.stringify(told));
-}
+await runAll(cases);

@@ -1,7 +1,8 @@
 """Runs the clients that are installed in a folder, each against models that answer by a script.
 
 Each agent talks twice and uses a tool once, on a model with keys and values alone and on a hybrid
-one, with ChatML and with a strict chat template. Prints a line a case: what came of it, and the
+one, with ChatML and with a strict chat template; SDKs are run once, and with ``--demo`` again on
+the demo model, whose answers make sense. Prints a line a case: what came of it, and the
 share of an agent's second turn that was read from the cache. Exit code 1: a case failed.
 """
 
@@ -36,8 +37,12 @@ CLIENTS = {
 """What is tried, and how."""
 
 
-def verdicts(folder: Path, chosen: list[str]) -> Iterator[Verdict]:
+def verdicts(folder: Path, chosen: list[str], demo: str | None) -> Iterator[Verdict]:
     """Run everything; ``chosen`` are the names of clients, none for all."""
+    if demo:
+        with tempfile.TemporaryDirectory() as scratch:
+            yield from sdks.demo_cases(folder, Path(scratch), demo)
+        return
     for family in (PAGEABLE, HYBRID):
         for template in TEMPLATES:
             for name, run in CLIENTS.items():
@@ -56,10 +61,17 @@ def main() -> int:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the clients are installed")
+    parser.add_argument(
+        "--demo",
+        nargs="?",
+        const="demo",
+        metavar="FOLDER",
+        help="only what the demo model is asked; where it was imported to, if it was",
+    )
     parser.add_argument("--client", action="append", default=[], choices=list(CLIENTS))
     options = parser.parse_args()
     failed = 0
-    for verdict in verdicts(options.folder.absolute(), options.client):
+    for verdict in verdicts(options.folder.absolute(), options.client, options.demo):
         failed += verdict.failed(TURN_SHARE)
         print(verdict.line(TURN_SHARE), flush=True)
     return int(failed > 0)

@@ -39,8 +39,15 @@ class ScriptedDaemon:
             family=family,
             chat_template=TEMPLATES[template].read_text(),
         )
+        with cls.serving(str(model), scratch) as daemon:
+            yield daemon
+
+    @classmethod
+    @contextlib.contextmanager
+    def serving(cls, model: str, scratch: Path) -> Iterator[ScriptedDaemon]:
+        """Start it over any model, and stop it."""
         command = [sys.executable, "-m", "mlxceld", "start", "--detach", "--port", "0"]
-        command += ["--model", str(model), "--state-dir", str(scratch / "state")]
+        command += ["--model", model, "--state-dir", str(scratch / "state")]
         command += ["--prompt-cache-prefetch", "off"]
         started = subprocess.run(command, check=True, capture_output=True, text=True)
         try:

@@ -1,46 +1,40 @@
 from __future__ import annotations
 
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 
 from engine_harness import Clock
-from mlxceld.engine.power import PowerSource, discharging, on_battery
-
-
-def supply(root: Path, name: str, **values: str) -> None:
-    folder = root / name
-    folder.mkdir()
-    for key, value in values.items():
-        (folder / key).write_text(value + "\n")
+from mlxceld.engine.power import PowerSource, on_battery
 
 
 @pytest.mark.parametrize(
-    ("line", "battery", "expected"),
+    ("battery", "expected"),
     [
-        (None, None, False),
-        ("1", None, False),
-        ("0", "Discharging", True),
-        ("1", "Discharging", False),
-        ("0", "Full", False),
-        (None, "Discharging", True),
-        (None, "Charging", False),
+        (None, False),
+        (SimpleNamespace(power_plugged=True), False),
+        (SimpleNamespace(power_plugged=False), True),
+        # Nobody can tell.
+        (SimpleNamespace(power_plugged=None), False),
     ],
 )
 def test_a_battery_in_use_without_line_power(
-    tmp_path: Path, line: str | None, battery: str | None, expected: bool
+    monkeypatch: pytest.MonkeyPatch, battery: Any, expected: bool
 ) -> None:
-    if line is not None:
-        supply(tmp_path, "AC", type="Mains", online=line)
-    if battery is not None:
-        supply(tmp_path, "BAT0", type="Battery", status=battery)
-    assert discharging(tmp_path) is expected
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
+    assert on_battery() is expected
 
 
-def test_the_battery_of_a_mouse_does_not_count(tmp_path: Path) -> None:
-    supply(tmp_path, "hid", type="Battery", scope="Device", status="Discharging")
-    assert not discharging(tmp_path)
-    assert not discharging(tmp_path / "nowhere")
+def test_a_system_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(psutil, "sensors_battery", fail, raising=False)
+    assert not on_battery()
+    monkeypatch.delattr(psutil, "sensors_battery")
+    assert not on_battery()
 
 
 def test_an_answer_is_good_for_a_while() -> None:

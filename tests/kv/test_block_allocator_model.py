@@ -157,7 +157,5 @@ class AllocatorAgainstOracle(RuleBasedStateMachine):
         assert set(allocator.removable_slabs()) == self.slabs.keys() - used
 
 
-AllocatorAgainstOracle.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, derandomize=True
-)
+AllocatorAgainstOracle.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
 TestAllocatorAgainstOracle = AllocatorAgainstOracle.TestCase

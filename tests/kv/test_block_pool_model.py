@@ -167,7 +167,7 @@ class PoolAgainstCopies(RuleBasedStateMachine):
         self.reserved = stats.bytes_reserved
 
 
-RUNS = settings(max_examples=80, stateful_step_count=30, deadline=None, derandomize=True)
+RUNS = settings(max_examples=80, stateful_step_count=30)
 PoolAgainstCopies.TestCase.settings = RUNS
 TestPoolAgainstCopies = PoolAgainstCopies.TestCase
 

@@ -199,7 +199,7 @@ class WholeEntriesMachine(BlockStoreMachine):
     partial = False
 
 
-_SETTINGS = settings(max_examples=60, stateful_step_count=60, deadline=None, derandomize=True)
+_SETTINGS = settings(max_examples=60, stateful_step_count=60)
 TestBlockStore = BlockStoreMachine.TestCase
 TestBlockStore.settings = _SETTINGS
 TestWholeEntries = WholeEntriesMachine.TestCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxceld.prompt_cache.radix import RadixIndex, as_tokens, common_length
@@ -13,7 +13,6 @@ from mlxceld.prompt_cache.radix import RadixIndex, as_tokens, common_length
 SEQUENCES = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), SEQUENCES, st.sampled_from("ab"))), SEQUENCES)
 def test_it_holds_what_a_dictionary_would(steps, query):
     index: RadixIndex[int] = RadixIndex()
@@ -42,7 +41,6 @@ def test_it_holds_what_a_dictionary_would(steps, query):
     assert [depth for depth, *_ in found] == sorted(depth for depth, *_ in found)
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))
 def test_common_length_is_the_first_difference(a, b):
     expected = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)

@@ -506,4 +506,4 @@ class SnapshotMachine(RuleBasedStateMachine):
 
 
 TestSnapshotMachine = SnapshotMachine.TestCase
-TestSnapshotMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestSnapshotMachine.settings = settings(max_examples=40, stateful_step_count=30)

@@ -165,7 +165,5 @@ class StoreAgainstOracle(RuleBasedStateMachine):
         assert [e.payload for e in self.store.entries()] == [s.payload for s in self.stored]
 
 
-StoreAgainstOracle.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None, derandomize=True
-)
+StoreAgainstOracle.TestCase.settings = settings(max_examples=80, stateful_step_count=30)
 TestStoreAgainstOracle = StoreAgainstOracle.TestCase
