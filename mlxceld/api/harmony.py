@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterable
 from mlxceld.api.parts import Part, Reasoning, Text
 from mlxceld.api.reader import CallNumbers, Reading, first_marker, held
 from mlxceld.engine.events import TokenLogprob
-from mlxceld.models.calls import parsed, strict_json
+from mlxceld.models.calls import parsed, quotes_in, strict_json
 from mlxceld.models.output_format import CHANNEL, MESSAGE
 
 _CONSTRAIN = "<|constrain|>"
-_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL)
+_NEXT = ("<|start|>", CHANNEL)
+_ENDS = ("<|end|>", "<|call|>", "<|return|>", *_NEXT)
 _MARKERS = (*_ENDS, MESSAGE, _CONSTRAIN)
 
 _LONGEST = max(map(len, _MARKERS)) - 1
 
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
-_RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
+_RECIPIENT = re.compile(r"\bto=(functions\.)?([^\s<]+)")
 
 _HEAD = re.compile(
     r"(?:\s+"
@@ -44,6 +45,7 @@ class HarmonyReader:
     def __init__(self, reading: Reading, new_id: Callable[[], str]) -> None:
         self._reading = reading
         self._numbers = CallNumbers(new_id, parallel=reading.parallel)
+        self._offered = {tool["function"]["name"] for tool in reading.tools}
         self._buffer = ""
         self._logprobs: list[TokenLogprob] = []
         self._channel: str | None = None
@@ -86,15 +88,17 @@ class HarmonyReader:
             if self._channel is None and not self._read_head(final=final):
                 break
             # A call's arguments are read whole.
-            markers = _MARKERS if self._function is None else _ENDS
             self._buffer = "".join(self._held) + self._buffer
             self._held.clear()
-            at, marker = first_marker(self._buffer, markers)
+            if self._function is None:
+                at, marker = first_marker(self._buffer, _MARKERS)
+            else:
+                at, marker = self._end_of_call(final=final)
             if marker:
                 ends = marker in _ENDS
                 parts += self._body(self._buffer[:at])
                 # The next message's head begins with these two.
-                skipped = "" if marker in ("<|start|>", CHANNEL) else marker
+                skipped = "" if marker in _NEXT else marker
                 self._buffer = self._buffer[at + len(skipped) :]
                 if ends:
                     self._channel = None
@@ -103,12 +107,32 @@ class HarmonyReader:
                 if self._function is None or self._buffer.strip():
                     parts += self._body(self._buffer)
                 self._buffer = ""
-            elif self._function is None:
+            elif self._function is not None:
+                self._held.append(self._buffer[:-_LONGEST])
+                self._buffer = self._buffer[-_LONGEST:]
+            else:
                 shown = len(self._buffer) - held(self._buffer, _MARKERS)
                 parts += self._body(self._buffer[:shown])
                 self._buffer = self._buffer[shown:]
             break
         return parts
+
+    def _end_of_call(self, *, final: bool) -> tuple[int, str]:
+        """Where the call ends outside of its strings, and the marker there; (-1, "") if not yet.
+
+        If no other end comes, or another message begins, the first was it.
+        """
+        first = at, marker = first_marker(self._buffer, _ENDS)
+        start = quotes = 0
+        while marker:
+            quotes += quotes_in(self._buffer, start, at)
+            if quotes % 2 == 0:
+                return at, marker
+            if marker in _NEXT:
+                return first
+            start = at + len(marker)
+            at, marker = first_marker(self._buffer, _ENDS, start)
+        return first if final else (-1, "")
 
     def _read_head(self, *, final: bool) -> bool:
         """Take a head off the buffer, as far as there is one; False if it is not whole yet."""
@@ -143,7 +167,10 @@ class HarmonyReader:
         self._begun = ""
         channel, to = _CHANNEL.search(head), _RECIPIENT.search(head)
         self._channel = channel[1] if channel else "final"
-        self._function = to[1] if to and self._reading.calls is not None else None
+        self._function = None
+        # Without the prefix it may be a tool of the model's own, which nobody offered.
+        if to and self._reading.calls is not None and (to[1] or to[2] in self._offered):
+            self._function = to[2]
 
     def _body(self, body: str) -> list[Part]:
         if self._function is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from mlxceld.models.calls import CallFormat
+from mlxceld.models.calls import CallFormat, is_json_closed, quotes_in
 
 _ENDS_TRIED = 64
-"""End markers within strings of one call; beyond them the first counts."""
+"""End markers within one call's values; beyond them the first counts. JSON needs no such bound."""
 
 _BARE_KEYS = ("name", "type", "function", "parameters", "arguments", "id")
 _BARE_KEY = re.compile(r'\s*\{\s*(?:"([^"\\]*)("?)|\Z)')
@@ -29,11 +29,14 @@ class HeldCall:
         self._from = 0
         self._first_end = -1
         self._tried = 0
+        # Of JSON: how far it was looked at, and how many quotes were found.
+        self._looked_at = self._quotes = 0
         self.open = False
 
     def begin(self) -> None:
         """A call's opening marker has come."""
         self.open, self._tail, self._from, self._first_end, self._tried = True, "", 0, -1, 0
+        self._looked_at = self._quotes = 0
 
     def close(self) -> None:
         """The call is over."""
@@ -73,11 +76,10 @@ class HeldCall:
             return -1
         at = body.find(form.end, self._from)
         while at >= 0:
-            if form.closed(body[:at]):
+            if self._is_closed(form, body, at):
                 return at
             if self._first_end < 0:
                 self._first_end = at
-            self._tried += 1
             self._from = at + len(form.end)
             if self._tried > _ENDS_TRIED:
                 return self._first_end
@@ -86,6 +88,15 @@ class HeldCall:
             return self._first_end
         self._from = max(self._from, len(body) - len(form.end) + 1, 0)
         return -1
+
+    def _is_closed(self, form: CallFormat, body: str, at: int) -> bool:
+        if form.closed is not is_json_closed or not body.lstrip().startswith(("{", "[")):
+            self._tried += 1
+            return form.closed(body[:at])
+        # No marker begins in what a backslash escapes, so nothing is looked at twice.
+        self._quotes += quotes_in(body, self._looked_at, at)
+        self._looked_at = at
+        return self._quotes % 2 == 0
 
 
 def may_be_bare_call(text: str, names: Collection[str]) -> bool:

@@ -55,11 +55,7 @@ class Call:
     @property
     def is_whole(self) -> bool:
         """Whether the arguments are JSON; where the limit has cut them they are not."""
-        try:
-            json.loads(self.arguments)
-        except (ValueError, RecursionError):
-            return False
-        return True
+        return is_json(self.arguments)
 
 
 @dataclass(slots=True)
@@ -97,3 +93,12 @@ class Answer:
     def whole_calls(self) -> list[Call]:
         """The calls that can be made: without one whose arguments the limit has cut."""
         return [call for call in self.calls or () if call.is_whole]
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON value."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

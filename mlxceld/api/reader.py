@@ -9,11 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mlxceld.api.held_call import HeldCall, may_be_bare_call
-from mlxceld.api.parts import CallArguments, CallStart, Part, Reasoning, Text
+from mlxceld.api.parts import CallArguments, CallStart, Part, Reasoning, Text, is_json
 from mlxceld.engine.events import TokenLogprob
 from mlxceld.models.calls import CallFormat, ParsedCall
 
 _FORCED_HEAD = re.compile(r'\A\s*\{"name": ("(?:[^"\\]|\\.)*"), "arguments": ')
+
+_SPACE = 1024
+"""Characters of blank space that are held back, since they may be a marker's."""
+
+_BARE_HEAD = 1024
+"""Characters of a bare call after which no more of them are needed to tell its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,7 @@ class MarkedReader:
         self._said = reading.begun and not reading.in_reasoning
         self._breaks = ""  # line breaks before a call, which are text if it is none
         self._forced_open = False
+        self._arguments: list[str] = []  # of a forced call, as they came
 
     @property
     def called(self) -> bool:
@@ -148,13 +155,13 @@ class MarkedReader:
             before, self._buffer = self._buffer[:at], self._buffer[at + len(marker) :]
             is_call = reading.calls is not None and marker == reading.calls.start
             if is_call:
-                kept = before.rstrip("\n")
+                kept = _without_end(before, "\n")
                 self._breaks = before[len(kept) :]
                 parts = self._say(kept, ends=True)
                 self._mode = self._call
                 self._held.begin()
             else:
-                parts = self._say(before.rstrip(), ends=True)
+                parts = self._say(_without_end(before), ends=True)
                 self._mode = self._reasoning
                 self._thought = True
             self._fresh = True
@@ -165,7 +172,7 @@ class MarkedReader:
         shown = self._buffer[: len(self._buffer) - keep]
         if openings:
             # It may be the space before a marker.
-            shown = shown.rstrip()
+            shown = _without_end(shown)
         self._buffer = self._buffer[len(shown) :]
         return self._say(shown), False
 
@@ -192,13 +199,13 @@ class MarkedReader:
         if at >= 0:
             thought, self._buffer = self._buffer[:at], self._buffer[at + len(end) :]
             self._mode = self._text
-            parts = self._think(thought.rstrip())
+            parts = self._think(_without_end(thought))
             self._fresh = True
             return parts, True
         if final:
-            return self._think(self._take().rstrip()), False
+            return self._think(_without_end(self._take())), False
         keep = held(self._buffer, [end])
-        shown = self._buffer[: len(self._buffer) - keep].rstrip()
+        shown = _without_end(self._buffer[: len(self._buffer) - keep])
         self._buffer = self._buffer[len(shown) :]
         return self._think(shown), False
 
@@ -239,6 +246,10 @@ class MarkedReader:
             self._said = True
             return parts, True
         if not final:
+            if len(self._buffer) > _BARE_HEAD:
+                # Its name has been seen, and nothing but its end tells more.
+                self._held.begin()
+                self._held.keep(self._take())
             return [], False
         body = self._take()
         try:
@@ -267,8 +278,12 @@ class MarkedReader:
         text = self._buffer.rstrip()
         if text.endswith("}"):
             text = text[:-1]
+        if final and not is_json("".join(self._arguments) + text):
+            # Cut by the limit: the last brace, if one came, is the arguments' own.
+            text = self._buffer
         self._buffer = self._buffer[len(text) :]
         if text:
+            self._arguments.append(text)
             parts.append(CallArguments(0, text))
             self._logprobs.clear()
         return parts, False
@@ -308,9 +323,14 @@ class MarkedReader:
         return [Reasoning(text)]
 
 
-def first_marker(text: str, markers: Iterable[str]) -> tuple[int, str]:
-    """Where the first of ``markers`` stands in ``text``, and which; (-1, "") if none does."""
-    places = [(text.find(marker), marker) for marker in markers if marker in text]
+def _without_end(text: str, space: str | None = None) -> str:
+    """Text without the ``space`` at its end, at most ``_SPACE`` characters of it."""
+    return text[: max(len(text.rstrip(space)), len(text) - _SPACE)]
+
+
+def first_marker(text: str, markers: Iterable[str], start: int = 0) -> tuple[int, str]:
+    """Where the first of ``markers`` stands from ``start`` on, and which; (-1, "") if none does."""
+    places = [(at, marker) for marker in markers if (at := text.find(marker, start)) >= 0]
     return min(places, default=(-1, ""))
 
 

@@ -11,6 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlxceld.models.gemma_calls import gemma_parser, is_gemma_closed
+from mlxceld.models.tagged_calls import (
+    GLM,
+    LONGCAT,
+    KeysAndValues,
+    parse_kimi_k3,
+    parse_muse,
+)
 from mlxceld.models.untyped_calls import parse_qwen_coder, retyped
 
 Tools = Sequence[Mapping[str, Any]]
@@ -65,10 +73,10 @@ def call_format(tokenizer: Any) -> CallFormat | None:
 
 def from_parser(name: str, start: str, end: str, parser: Callable[..., Any]) -> CallFormat:
     """A form that one of mlx-lm's parsers reads; ``name`` is that parser's module."""
-    if name == "qwen3_coder":
-        parser = parse_qwen_coder
-    elif name == "mistral":
-        parser = _parse_mistral
+    if name in _OWN:
+        parser = _OWN[name]
+    elif name in _KEYS_AND_VALUES:
+        parser = _tagged(_KEYS_AND_VALUES[name], retyped(parser))
     elif name in _BARE_TEXT:
         parser = retyped(parser)
 
@@ -92,12 +100,24 @@ def from_parser(name: str, start: str, end: str, parser: Callable[..., Any]) -> 
     )
 
 
+def _tagged(form: KeysAndValues, other: Callable[..., Any]) -> Callable[[str, Tools], Any]:
+    """``form`` where its tags are; ``other`` reads calls without arguments, and JSON."""
+
+    def parse(text: str, tools: Tools) -> Any:
+        return form.parse(text, tools) if form.has_arguments(text) else other(text, tools)
+
+    return parse
+
+
 def is_json_closed(body: str) -> bool:
     """Whether the end of ``body`` is not within a JSON string; text that is no JSON is closed."""
     begun = body.lstrip()
-    if not begun.startswith(("{", "[")):
-        return True
-    return sum(1 for found in _QUOTES.finditer(begun) if found[0] == '"') % 2 == 0
+    return not begun.startswith(("{", "[")) or quotes_in(begun, 0, len(begun)) % 2 == 0
+
+
+def quotes_in(text: str, start: int, end: int) -> int:
+    """How many quotes begin or end a JSON string between two places of a text."""
+    return sum(1 for found in _QUOTES.finditer(text, start, end) if found[0] == '"')
 
 
 def _is_qwen_coder_closed(body: str) -> bool:
@@ -119,8 +139,12 @@ _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 _BARE_NAME = frozenset({"glm47", "laguna"})
 """Those that take any text for a name and its arguments."""
 
-_BARE_TEXT = frozenset({"glm47", "laguna", "longcat", "minicpm5", "minimax_m2"})
+_BARE_TEXT = frozenset({"minicpm5", "minimax_m2"})
 """mlx-lm's parsers of arguments that are bare text."""
+
+_KEYS_AND_VALUES: Mapping[str, KeysAndValues] = {"glm47": GLM, "laguna": GLM, "longcat": LONGCAT}
+
+_FUNCTION_GEMMA, _GEMMA4 = "<escape>", '<|"|>'
 
 _CLOSED: Mapping[str, Callable[[str], bool]] = {
     "qwen3_coder": _is_qwen_coder_closed,
@@ -129,6 +153,9 @@ _CLOSED: Mapping[str, Callable[[str], bool]] = {
     "longcat": _is_balanced("<longcat_arg_value>", "</longcat_arg_value>"),
     "minimax_m2": _is_balanced("<invoke", "</invoke>"),
     "minicpm5": _is_balanced("<param", "</param>"),
+    "muse_spark": _is_balanced("<atem:parameter", "</atem:parameter>"),
+    "function_gemma": is_gemma_closed(_FUNCTION_GEMMA),
+    "gemma4": is_gemma_closed(_GEMMA4),
 }
 
 _WHOLE: Mapping[str, Callable[[str], bool]] = {
@@ -235,26 +262,51 @@ def _parse_llama(text: str, tools: Tools) -> list[ParsedCall]:
 
 _DEEPSEEK_START = "<｜tool▁calls▁begin｜>"  # noqa: RUF001 the model's own characters
 _DEEPSEEK_END = "<｜tool▁calls▁end｜>"  # noqa: RUF001
-_DEEPSEEK_CALL = re.compile(r"<｜tool▁call▁begin｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL)  # noqa: RUF001
-_DEEPSEEK_PARTS = "<｜tool▁sep｜>"  # noqa: RUF001
-_FENCED = re.compile(r"\A(\S+)\s*```json\s*(.*?)\s*```\s*\Z", re.DOTALL)
+_DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"  # noqa: RUF001
+_DEEPSEEK_CALL_END = "<｜tool▁call▁end｜>"  # noqa: RUF001
+_DEEPSEEK_HEAD = re.compile(
+    _DEEPSEEK_CALL + r"\s*([^<\s]{1,128})\s*<｜tool▁sep｜>\s*(?:([^<\s`]{1,128})\s*```json\s*)?"  # noqa: RUF001
+)
+_DEEPSEEK_TAIL = re.compile(r"\s*(?:```\s*)?" + _DEEPSEEK_CALL_END)
 
 
 def _parse_deepseek(text: str, tools: Tools) -> list[ParsedCall]:
     """Both of the family's forms: ``function<sep>name`` with fenced JSON, ``name<sep>{…}``."""
-    bodies = _DEEPSEEK_CALL.findall(text)
-    if not bodies:
-        raise ValueError("there is no call")
+    decoder = json.JSONDecoder(parse_constant=_no_constant)
     calls = []
-    for body in bodies:
-        first, separator, rest = body.partition(_DEEPSEEK_PARTS)
-        if not separator:
+    at = 0
+    while (begun := text.find(_DEEPSEEK_CALL, at)) >= 0:
+        head = _DEEPSEEK_HEAD.match(text, begun)
+        if head is None:
             raise ValueError("the call's name is missing")
-        fenced = _FENCED.match(rest)
-        name, arguments = (fenced[1], fenced[2]) if fenced else (first.strip(), rest)
-        calls.append(parsed({"name": name, "arguments": arguments}))
+        arguments: Any = {}
+        at = head.end()
+        if _DEEPSEEK_TAIL.match(text, at) is None:
+            arguments, at = decoder.raw_decode(text, at)
+        tail = _DEEPSEEK_TAIL.match(text, at)
+        if tail is None:
+            raise ValueError("the call's end is missing")
+        at = tail.end()
+        calls.append(parsed({"name": head[2] or head[1], "arguments": arguments}))
+    if not calls:
+        raise ValueError("there is no call")
     return calls
 
+
+def _is_deepseek_closed(body: str) -> bool:
+    """Whether the last call is closed, and no string of it open."""
+    return body.rstrip().endswith(_DEEPSEEK_CALL_END) and not quotes_in(body, 0, len(body)) % 2
+
+
+_OWN: Mapping[str, Callable[[str, Tools], Any]] = {
+    "qwen3_coder": parse_qwen_coder,
+    "mistral": _parse_mistral,
+    "muse_spark": parse_muse,
+    "kimi_k3": parse_kimi_k3,
+    "function_gemma": gemma_parser(_FUNCTION_GEMMA),
+    "gemma4": gemma_parser(_GEMMA4),
+}
+"""Forms that mlx-lm's own parsers read wrongly, or in more time than their length asks for."""
 
 _LLAMA_START = "<|python_tag|>"
 
@@ -262,4 +314,6 @@ HERMES = CallFormat("hermes", "<tool_call>", "</tool_call>", _parse_json, closed
 """The form that models are told of whose template does not render tools."""
 
 LLAMA = CallFormat("llama", _LLAMA_START, "", _parse_llama, bare=True)
-DEEPSEEK = CallFormat("deepseek", _DEEPSEEK_START, _DEEPSEEK_END, _parse_deepseek)
+DEEPSEEK = CallFormat(
+    "deepseek", _DEEPSEEK_START, _DEEPSEEK_END, _parse_deepseek, closed=_is_deepseek_closed
+)

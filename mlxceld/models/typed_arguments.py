@@ -90,6 +90,12 @@ def typed(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
     return text
 
 
+def unquoted(text: str) -> str:
+    """A text without the quotes of JSON, if it is a JSON string."""
+    value = _json(text.strip()) if text.strip().startswith('"') else None
+    return value if isinstance(value, str) else text
+
+
 def _flattened(schema: Any, root: Mapping[str, Any], depth: int) -> list[Mapping[str, Any]]:
     """A schema and all that it refers to or offers as alternatives."""
     if not isinstance(schema, Mapping) or not depth:

@@ -16,6 +16,8 @@ ASKED = [{"role": "user", "content": QUESTION}]
 KNOWN = "Paris"
 TOKENS = 40
 """Enough for the answer."""
+GREEDY = {"temperature": 0}
+"""Newer SDKs have no argument for it."""
 WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 
@@ -65,10 +67,10 @@ def _() -> None:
 @case("anthropic", "a question and a forced call")
 def _() -> None:
     client = anthropic()
-    made = client.messages.create(model="any", max_tokens=TOKENS, messages=ASKED, temperature=0)
+    made = client.messages.create(model="any", max_tokens=TOKENS, messages=ASKED, extra_body=GREEDY)
     knows(made.content[0].text)
     with client.messages.stream(
-        model="any", max_tokens=TOKENS, messages=ASKED, temperature=0
+        model="any", max_tokens=TOKENS, messages=ASKED, extra_body=GREEDY
     ) as stream:
         assert stream.get_final_text() == made.content[0].text
     made = client.messages.create(
@@ -87,7 +89,7 @@ def _() -> None:
     made = anthropic().messages.create(
         model="any",
         max_tokens=TOKENS,
-        temperature=0,
+        extra_body=GREEDY,
         tools=[{"name": "get_weather", "input_schema": PARAMETERS}],
         messages=[
             *WEATHER,
