@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from mlxceld.api.parts import Part, Reasoning, Text
 from mlxceld.api.reader import CallNumbers, Reading, first_marker, held
 from mlxceld.engine.events import TokenLogprob
-from mlxceld.models.calls import parsed, quotes_in, strict_json
+from mlxceld.models.calls import parsed
 from mlxceld.models.output_format import CHANNEL, MESSAGE
+from mlxceld.models.strict_json import quotes_in, strict_json
 
 _CONSTRAIN = "<|constrain|>"
 _NEXT = ("<|start|>", CHANNEL)

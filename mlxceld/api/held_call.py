@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from mlxceld.models.calls import CallFormat, is_json_closed, quotes_in
+from mlxceld.models.calls import CallFormat, is_json_closed
+from mlxceld.models.strict_json import quotes_in
 
 _ENDS_TRIED = 64
 """End markers within one call's values; beyond them the first counts. JSON needs no such bound."""

@@ -12,6 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxceld.models.gemma_calls import gemma_parser, is_gemma_closed
+from mlxceld.models.sectioned_calls import (
+    DEEPSEEK_END,
+    DEEPSEEK_START,
+    is_deepseek_closed,
+    is_kimi_k2_closed,
+    parse_deepseek,
+    parse_kimi_k2,
+)
+from mlxceld.models.strict_json import quotes_in, strict_decoder, strict_json
 from mlxceld.models.tagged_calls import (
     GLM,
     LONGCAT,
@@ -64,7 +73,7 @@ def call_format(tokenizer: Any) -> CallFormat | None:
         name = str(getattr(parser, "__module__", "")).rpartition(".")[2] or "mlx-lm"
         return from_parser(name, tokenizer.tool_call_start, tokenizer.tool_call_end, parser)
     vocabulary = tokenizer.get_vocab()
-    if _DEEPSEEK_START in vocabulary:
+    if DEEPSEEK_START in vocabulary:
         return DEEPSEEK
     if _LLAMA_START in vocabulary:
         return LLAMA
@@ -115,11 +124,6 @@ def is_json_closed(body: str) -> bool:
     return not begun.startswith(("{", "[")) or quotes_in(begun, 0, len(begun)) % 2 == 0
 
 
-def quotes_in(text: str, start: int, end: int) -> int:
-    """How many quotes begin or end a JSON string between two places of a text."""
-    return sum(1 for found in _QUOTES.finditer(text, start, end) if found[0] == '"')
-
-
 def _is_qwen_coder_closed(body: str) -> bool:
     """Whether the last function that was opened is closed."""
     return body.rstrip().endswith("</function>") or "<function=" not in body
@@ -132,9 +136,6 @@ def _is_balanced(opening: str, closing: str) -> Callable[[str], bool]:
 def _ends_with(closing: str) -> Callable[[str], bool]:
     return lambda body: body.rstrip().endswith(closing)
 
-
-_QUOTES = re.compile(r'\\.|"', re.DOTALL)
-"""Quotes, and what a backslash makes something else."""
 
 _BARE_NAME = frozenset({"glm47", "laguna"})
 """Those that take any text for a name and its arguments."""
@@ -154,6 +155,7 @@ _CLOSED: Mapping[str, Callable[[str], bool]] = {
     "minimax_m2": _is_balanced("<invoke", "</invoke>"),
     "minicpm5": _is_balanced("<param", "</param>"),
     "muse_spark": _is_balanced("<atem:parameter", "</atem:parameter>"),
+    "kimi_k2": is_kimi_k2_closed,
     "function_gemma": is_gemma_closed(_FUNCTION_GEMMA),
     "gemma4": is_gemma_closed(_GEMMA4),
 }
@@ -199,18 +201,6 @@ def _whole_characters(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def strict_json(text: str) -> Any:
-    """JSON without the constants that Python takes besides; raises ValueError for other text."""
-    try:
-        return json.loads(text, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise ValueError("the JSON is nested too deeply") from error
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a JSON value")
-
-
 def _parse_json(text: str, tools: Tools) -> list[ParsedCall]:
     """One JSON object, or a list of them."""
     found = strict_json(text)
@@ -225,7 +215,7 @@ def _parse_mistral(text: str, tools: Tools) -> list[dict[str, Any]]:
     if text.lstrip().startswith("["):
         found = strict_json(text)
         return found if isinstance(found, list) else [found]
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    decoder = strict_decoder()
     calls: list[dict[str, Any]] = []
     at = 0
     while head := _MISTRAL_HEAD.match(text, at):
@@ -245,9 +235,13 @@ def _check_bare_name(text: str, tools: Tools) -> None:
         raise ValueError("no tool has this name")
 
 
+def _parse_deepseek(text: str, tools: Tools) -> list[ParsedCall]:
+    return [parsed(call) for call in parse_deepseek(text)]
+
+
 def _parse_llama(text: str, tools: Tools) -> list[ParsedCall]:
     """Objects with ``name`` and ``parameters``, parted by semicolons."""
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    decoder = strict_decoder()
     calls, at = [], 0
     text = text.strip()
     while at < len(text):
@@ -260,48 +254,11 @@ def _parse_llama(text: str, tools: Tools) -> list[ParsedCall]:
     return calls
 
 
-_DEEPSEEK_START = "<｜tool▁calls▁begin｜>"  # noqa: RUF001 the model's own characters
-_DEEPSEEK_END = "<｜tool▁calls▁end｜>"  # noqa: RUF001
-_DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"  # noqa: RUF001
-_DEEPSEEK_CALL_END = "<｜tool▁call▁end｜>"  # noqa: RUF001
-_DEEPSEEK_HEAD = re.compile(
-    _DEEPSEEK_CALL + r"\s*([^<\s]{1,128})\s*<｜tool▁sep｜>\s*(?:([^<\s`]{1,128})\s*```json\s*)?"  # noqa: RUF001
-)
-_DEEPSEEK_TAIL = re.compile(r"\s*(?:```\s*)?" + _DEEPSEEK_CALL_END)
-
-
-def _parse_deepseek(text: str, tools: Tools) -> list[ParsedCall]:
-    """Both of the family's forms: ``function<sep>name`` with fenced JSON, ``name<sep>{…}``."""
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
-    calls = []
-    at = 0
-    while (begun := text.find(_DEEPSEEK_CALL, at)) >= 0:
-        head = _DEEPSEEK_HEAD.match(text, begun)
-        if head is None:
-            raise ValueError("the call's name is missing")
-        arguments: Any = {}
-        at = head.end()
-        if _DEEPSEEK_TAIL.match(text, at) is None:
-            arguments, at = decoder.raw_decode(text, at)
-        tail = _DEEPSEEK_TAIL.match(text, at)
-        if tail is None:
-            raise ValueError("the call's end is missing")
-        at = tail.end()
-        calls.append(parsed({"name": head[2] or head[1], "arguments": arguments}))
-    if not calls:
-        raise ValueError("there is no call")
-    return calls
-
-
-def _is_deepseek_closed(body: str) -> bool:
-    """Whether the last call is closed, and no string of it open."""
-    return body.rstrip().endswith(_DEEPSEEK_CALL_END) and not quotes_in(body, 0, len(body)) % 2
-
-
 _OWN: Mapping[str, Callable[[str, Tools], Any]] = {
     "qwen3_coder": parse_qwen_coder,
     "mistral": _parse_mistral,
     "muse_spark": parse_muse,
+    "kimi_k2": parse_kimi_k2,
     "kimi_k3": parse_kimi_k3,
     "function_gemma": gemma_parser(_FUNCTION_GEMMA),
     "gemma4": gemma_parser(_GEMMA4),
@@ -315,5 +272,5 @@ HERMES = CallFormat("hermes", "<tool_call>", "</tool_call>", _parse_json, closed
 
 LLAMA = CallFormat("llama", _LLAMA_START, "", _parse_llama, bare=True)
 DEEPSEEK = CallFormat(
-    "deepseek", _DEEPSEEK_START, _DEEPSEEK_END, _parse_deepseek, closed=_is_deepseek_closed
+    "deepseek", DEEPSEEK_START, DEEPSEEK_END, _parse_deepseek, closed=is_deepseek_closed
 )

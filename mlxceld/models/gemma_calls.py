@@ -6,10 +6,11 @@ string, and need time with the square of a text of unclosed braces.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from mlxceld.models.strict_json import strict_json
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -126,10 +127,6 @@ def _word(bare: str) -> Any:
     if not bare:
         raise ValueError("a value is missing")
     try:
-        return json.loads(bare, parse_constant=_no_constant)
+        return strict_json(bare)
     except ValueError:
         return bare
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a JSON value")

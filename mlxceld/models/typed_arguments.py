@@ -14,6 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlxceld.models.strict_json import strict_json
+
 _DEPTH = 16
 """How far references and alternatives are followed; schemas may be circular."""
 
@@ -170,8 +172,8 @@ def _number(text: str) -> float | int | None:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        return strict_json(text)
+    except ValueError:
         return None
 
 
@@ -185,7 +187,3 @@ def _literal(text: str) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
     return value
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a JSON value")
