@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+
+# A run that a shell put into the background ignores SIGINT, and so would every daemon it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nothing here may reach for the network; set before any hub client is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

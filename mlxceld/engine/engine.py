@@ -25,6 +25,7 @@ from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
 from mlxceld.engine.verdict_file import VerdictFile
+from mlxceld.models.blas_threads import GovernorThread, start_governor
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.telemetry.status import EngineSnapshot, EngineState
@@ -87,6 +88,7 @@ class Engine(StoreOrders):
         self._listeners: list[StateListener] = []
         self._prefetcher: Prefetcher | None = None
         self._capacity_plan: CapacityPlan | None = None
+        self._governor: GovernorThread | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # Life.
@@ -235,6 +237,7 @@ class Engine(StoreOrders):
     def _load(self) -> bool:
         try:
             model = self._loader(self._report_loading)
+            self._governor = start_governor()
             # Imported here: this module is imported by code that must not load MLX.
             from mlxceld.engine.checks import Checks
             from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_stores
@@ -358,12 +361,17 @@ class Engine(StoreOrders):
 
     def _take_inbox(self, core: EngineCore, prefetcher: Prefetcher) -> bool:
         """Wait for work if there is none, and take in what was asked; False to end."""
+        waits = not (core.busy or prefetcher.pending)
+        if waits and self._governor is not None:
+            self._governor.computing(False)
         asked = self._inbox.take(
             idle=not core.busy,
-            waits=not (core.busy or prefetcher.pending),
+            waits=waits,
             drain_is_news=self._state is EngineState.READY,
             seconds=_IDLE_SWEEP_SECONDS,
         )
+        if waits and self._governor is not None:
+            self._governor.computing(True)
         if asked.draining and self._state is EngineState.READY:
             self._enter(EngineState.DRAINING, "")
         for sequence in asked.submitted:
@@ -410,6 +418,8 @@ class Engine(StoreOrders):
 
         Without the latter the process aborts at exit.
         """
+        if self._governor is not None:
+            self._governor.close()
         failed = self._state is EngineState.FAILED
         self._core = self._model = self._reuse = self._publisher.reuse = self._checks = None
         self._prefetcher = None

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ Those made for NumPy and SciPy prefix theirs and cannot serve.
 """
 
 _NEEDED_SYMBOLS = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm", "sgesdd_")
+
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 _ADVICE = (
     "install OpenBLAS: apt-get install libopenblas0-pthread (Debian, Ubuntu),"
@@ -50,8 +53,17 @@ class BlasReport:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadControl:
+    """How many threads OpenBLAS began with, and how that is changed while it runs."""
+
+    threads: int
+    set_threads: Callable[[int], None]
+
+
 class _State:
     report: BlasReport | None = None
+    control: ThreadControl | None = None
 
 
 def gpu_backend() -> str | None:
@@ -73,6 +85,14 @@ def interpose() -> BlasReport:
     if _State.report is None:
         _State.report = _interpose()
     return _State.report
+
+
+def thread_control() -> ThreadControl | None:
+    """The control of the threads of the OpenBLAS that :func:`interpose` loaded.
+
+    None where there is none, it has one thread anyway, or the environment sets their number.
+    """
+    return _State.control
 
 
 def _interpose() -> BlasReport:
@@ -117,8 +137,20 @@ def _load(name: str, shown: str) -> BlasReport:
     if "USE64BITINT" in config:
         raise OSError(f"{shown}: built for 64-bit integers, MLX passes 32-bit ones")
     ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    _State.control = _control(library)
     version = " ".join(config.split()[:2]) or "OpenBLAS"
     return BlasReport(True, True, shown, f"matrix library: {version} ({shown})")
+
+
+def _control(library: ctypes.CDLL) -> ThreadControl | None:
+    if any(os.environ.get(name) for name in _THREAD_VARIABLES):
+        return None
+    try:
+        get, change = library.openblas_get_num_threads, library.openblas_set_num_threads
+    except AttributeError:
+        return None
+    threads = int(get())
+    return ThreadControl(threads, lambda number: change(number)) if threads > 1 else None
 
 
 def _packaged_libraries() -> Iterator[Path]:
