@@ -27,6 +27,7 @@ from mlxceld.config import ResolvedSettings, Settings, Source
 from mlxceld.config.kinds import split_address
 from mlxceld.engine.engine import Engine
 from mlxceld.inflight import InFlight
+from mlxceld.models.heap import use_one_arena
 from mlxceld.process.detach import LOG_NAME
 from mlxceld.process.exhaustion import ExhaustionHandler
 from mlxceld.process.listener import BACKLOG, file_ceiling, local_url
@@ -84,6 +85,7 @@ def run(
     resolves the settings again for a reload; without it a reload reads only the API keys. Must be
     called on the main thread.
     """
+    use_one_arena()
     report = report or ForegroundReport()
     settings = resolved.settings
     log_setup.configure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -13,8 +14,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from mlxceld.api.context import CONTEXT
 from mlxceld.api.errors import invalid
-from mlxceld.api.large_json import TooManyValuesError, parse_in_slices
+from mlxceld.api.large_json import parse_in_slices
 from mlxceld.api.time_limit import within_time
+from mlxceld.api.value_count import TooManyValuesError, ValueCounter
 
 _DEPTH_LIMIT = 64
 """Deeper than any tool's schema; templates and JSON writers recurse, so this is no formality."""
@@ -47,17 +49,54 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     if (length := request.content_length or 0) > limit:
         # Said at once: a client that announces its body may wait for leave to send it.
         raise web.HTTPRequestEntityTooLarge(limit, length)
-    try:
-        raw = await request.read()
-    except (HttpProcessingError, web.RequestPayloadError) as error:
-        raise invalid(None, f"the body cannot be read: {error}") from None
-    if len(raw) <= _INLINE_BYTES:
-        return parse_object(raw)
-    if len(raw) >= _LARGE_BYTES:
-        request[LARGE] = True
     model = context.engine.snapshot.model
     most = values_limit(0 if model is None else model.context_length)
-    return await within_time(context, lambda: parse_object(raw, most), size=len(raw))
+    try:
+        pieces = await _read(request, limit, most)
+    except (HttpProcessingError, web.RequestPayloadError) as error:
+        raise invalid(None, f"the body cannot be read: {error}") from None
+    except TooManyValuesError as error:
+        raise invalid(
+            None,
+            f"the body has more than {error.limit} JSON values, which is more than a request to"
+            " this model can use",
+            code="too_many_values",
+        ) from None
+    size = sum(map(len, pieces))
+    if size <= _INLINE_BYTES:
+        return parse_object(b"".join(pieces))
+    return await within_time(context, lambda: parse_object(_joined(pieces)), size=size)
+
+
+async def _read(request: web.Request, limit: int, most_values: int) -> list[bytes]:
+    """The body's pieces as they come, no more of them than may be.
+
+    Raises HTTPRequestEntityTooLarge, TooManyValuesError, and what aiohttp does for a body that
+    is cut off or encoded wrongly.
+    """
+    counter = ValueCounter(most_values)
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await request.content.readany():
+        size += len(piece)
+        if size > limit:
+            raise web.HTTPRequestEntityTooLarge(limit, size)
+        if size >= _LARGE_BYTES:
+            request[LARGE] = True
+        # aiohttp gives what has come: rarely more than a slice, unless it was compressed.
+        for start in range(0, len(piece), _SLICE):
+            counter.feed(piece[start : start + _SLICE])
+            if start:
+                await asyncio.sleep(0)
+        pieces.append(piece)
+    return pieces
+
+
+def _joined(pieces: list[bytes]) -> bytes:
+    """One text of all pieces, which are let go of: their memory is not needed twice."""
+    raw = b"".join(pieces)
+    pieces.clear()
+    return raw
 
 
 def values_limit(context_length: int) -> int:
@@ -70,23 +109,13 @@ def values_limit(context_length: int) -> int:
     return min(wanted, max(_MOST_VALUES_LIMIT, 2 * context_length))
 
 
-def parse_object(raw: bytes, most_values: int = _MOST_VALUES_LIMIT) -> dict[str, Any]:
-    """Strict JSON: UTF-8, finite numbers, whole characters, bounded depth and number of values."""
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Strict JSON: UTF-8, finite numbers, whole characters, bounded depth."""
     if not raw.strip():
         raise invalid(None, "the body is empty, expected a JSON object")
     raw = raw.removeprefix(BOM_UTF8)
     try:
-        if len(raw) <= _INLINE_BYTES:
-            value = _loads(raw)
-        else:
-            value = parse_in_slices(raw, most_values, _loads)
-    except TooManyValuesError as error:
-        raise invalid(
-            None,
-            f"the body has more than {error.limit} JSON values, which is more than a request to"
-            " this model can use",
-            code="too_many_values",
-        ) from None
+        value = _loads(raw) if len(raw) <= _INLINE_BYTES else parse_in_slices(raw, _loads)
     except RecursionError:
         raise invalid(None, f"the body is nested deeper than {_DEPTH_LIMIT} levels") from None
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
 """JSON of any size, parsed so that no other thread waits for long.
 
-Python's parser keeps the interpreter until it is done. What takes it long is found first, in
-slices: too many values are refused, and long strings are decoded apart, in pieces.
+Python's parser keeps the interpreter until it is done. The values are counted before (see
+:mod:`mlxceld.api.value_count`), and long strings are found in slices and decoded apart, in pieces.
 """
 
 from __future__ import annotations
@@ -29,28 +29,17 @@ _WHOLE = re.compile(
 )
 """Ends where no escape, no pair of surrogates and no character is open."""
 
-_SEPARATORS = (b",", b"[", b"{")
-
-
-class TooManyValuesError(ValueError):
-    """The text has more than ``limit`` values."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit} values")
-        self.limit = limit
-
 
 def parse_in_slices(
     raw: bytes,
-    limit: int,
     loads: Callable[[bytes], Any],
     pause: Callable[[float], None] = time.sleep,
 ) -> Any:
     """``loads(raw)``, for a large ``raw``; ``loads`` itself gets a text without long strings.
 
-    Raises TooManyValuesError past ``limit``, and what ``loads`` does for what is no JSON.
+    Raises what ``loads`` does for what is no JSON.
     """
-    spans = list(_long_strings(raw, limit, pause))
+    spans = list(_long_strings(raw, pause))
     if not spans:
         return loads(raw)
     mark = secrets.token_hex(16)
@@ -68,24 +57,10 @@ def parse_in_slices(
     return _filled(value, texts)
 
 
-def _long_strings(
-    raw: bytes, limit: int, pause: Callable[[float], None]
-) -> Iterator[tuple[int, int]]:
-    """Where the contents of long strings begin and end; counts values on the way."""
-    at = separators = strings = paused_at = 0
-    while True:
-        quote = _find_quote(raw, at, pause)
-        for start in range(at, quote, _SLICE):
-            end = min(quote, start + _SLICE)
-            separators += sum(raw.count(mark, start, end) for mark in _SEPARATORS)
-            if end - start == _SLICE:
-                pause(_PAUSE_SECONDS)
-        strings += 1
-        # Every value but the first has a separator before it; a text of strings alone is no JSON.
-        if separators > limit or strings > 2 * limit:
-            raise TooManyValuesError(limit)
-        if quote == len(raw):
-            return
+def _long_strings(raw: bytes, pause: Callable[[float], None]) -> Iterator[tuple[int, int]]:
+    """Where the contents of long strings begin and end."""
+    at = paused_at = 0
+    while (quote := _find_quote(raw, at, pause)) < len(raw):
         end = _end_of_string(raw, quote + 1, pause)
         if end - quote > LONG_STRING:
             yield quote + 1, end

@@ -68,8 +68,23 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except Exception as raised:
         error = _as_api_error(request, raised)
+        _let_go(raised)
     request.app[REFUSALS].record(request, error.status, error.code, param=error.param)
     return error.response(dialect_of(request.path))
+
+
+def _let_go(error: BaseException) -> None:
+    """Drop the frames that an error came through, and with them the body that they hold.
+
+    A frame that holds its own error is a cycle: what it refers to would stay until the collector
+    comes by, which may be never in an idle daemon.
+    """
+    chain: list[BaseException | None] = [error]
+    while chain:
+        one = chain.pop()
+        if one is not None and one.__traceback__ is not None:
+            one.__traceback__ = None
+            chain += (one.__context__, one.__cause__)
 
 
 def _as_api_error(request: web.Request, error: Exception) -> ApiError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import secrets
 import sys
@@ -271,6 +272,10 @@ class Engine(StoreOrders):
             log.debug("the model failed to load", exc_info=True)
             self._enter(EngineState.FAILED, str(error) or type(error).__name__)
             return False
+        # What is loaded stays. A full collection would look through all of it, and every thread
+        # would wait for a tenth of a second or two.
+        gc.collect()
+        gc.freeze()
         self._enter(EngineState.READY, "")
         return True
 

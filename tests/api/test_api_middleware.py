@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 from collections.abc import Callable
@@ -105,6 +106,44 @@ async def test_a_large_body_is_parsed_too(scripted: ScriptedEngine, settings: Ma
         body = json.dumps({"messages": [], "padding": "x" * 1_000_000})
         error = await error_of(await client.post(CHAT, data=body), 400)
         assert error["param"] == "messages"
+
+
+async def test_a_body_of_too_many_values_is_refused_before_it_has_arrived(
+    scripted: ScriptedEngine, settings: MakeSettings
+) -> None:
+    message = json.dumps({"role": "user", "content": "hi"}).encode()
+    begun = b'{"messages": [' + (message + b",") * 60_000
+    async with open_api(scripted, settings()) as client:
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n"
+        writer.write(head.encode() + begun)
+        async with asyncio.timeout(30):
+            status = await reader.readline()
+            answer = await reader.readuntil(b"}}")
+        assert status.startswith(b"HTTP/1.1 400 ")
+        assert b"too_many_values" in answer
+        assert b"JSON values, which is more than a request to this model can use" in answer
+        writer.close()
+        # A conversation of many turns is taken.
+        history = {"messages": [{"role": "user", "content": "hi " * 30}] * 5_000, "stop": 1}
+        error = await error_of(await client.post(CHAT, json=history), 400)
+        assert error["param"] == "stop"
+
+
+async def test_a_refused_body_is_let_go_of_at_once(
+    scripted: ScriptedEngine, settings: MakeSettings
+) -> None:
+    async with open_api(scripted, settings()) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                body = json.dumps({"messages": [], "padding": [0] * 20_001})
+                await error_of(await client.post(CHAT, data=body), 400)
+            left = sum(type(one) is list and len(one) == 20_001 for one in gc.get_objects())
+        finally:
+            gc.enable()
+    assert left == 0
 
 
 async def test_keys_are_asked_for_everywhere_but_on_the_health_routes(

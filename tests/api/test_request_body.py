@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from mlxceld.api.body import describe, parse_object
@@ -61,3 +63,12 @@ def test_what_is_one_is_taken_as_it_is() -> None:
 )
 def test_values_are_described_shortly(value: object, text: str) -> None:
     assert describe(value) == text
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\ude00", "\\ud83d\\ud83d\\ude00"])
+def test_half_a_character_is_found_in_a_long_string(half: str) -> None:
+    raw = ('{"a": "' + "é" * 70_000 + half + "x" * 70_000 + '"}').encode()
+    with pytest.raises(ApiError, match=r"half of a surrogate pair|not JSON"):
+        parse_object(raw)
+    whole = '{"a": "' + "é" * 70_000 + "\\ud83d\\ude00" * 9_000 + '"}'
+    assert parse_object(whole.encode()) == json.loads(whole)
