@@ -63,6 +63,10 @@ _RUNNER: Mapping[str, Any] = {
 }
 """How both applications are served."""
 
+_SWITCH_SECONDS = 0.001
+"""After how long a thread hands the interpreter to one that waits, Python's own is 5 ms. A short
+request changes threads five times; beside one that renders a large text it waits each time."""
+
 _LOG_CHECK_SECONDS = 60.0
 """How often it is looked whether the log was rotated away."""
 
@@ -86,6 +90,7 @@ def run(
     called on the main thread.
     """
     use_one_arena()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     report = report or ForegroundReport()
     settings = resolved.settings
     log_setup.configure(
