@@ -37,7 +37,7 @@ from mlxceld.models.boundaries import Boundary
 from mlxceld.models.continuation import Continuation
 
 if TYPE_CHECKING:
-    from mlxceld.api.turn import Prepared
+    from mlxceld.api.prepare import Prepared
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,25 +9,25 @@ import pytest
 from anthropic.types.beta import BetaMemoryTool20250818Command, BetaToolUnionParam
 from jsonschema import Draft202012Validator
 
-from mlxceld.api.anthropic.conversion import turn_of
+from mlxceld.api.anthropic.conversion import conversation_of
 from mlxceld.api.anthropic.schemas import PromptRequest
 from mlxceld.api.anthropic.tools import _CLIENT_TOOLS
+from mlxceld.api.conversation import Conversation
 from mlxceld.api.errors import ApiError
 from mlxceld.api.notes import Notes
-from mlxceld.api.turn import Turn
 from mlxceld.api.validation import validate
 
 LOOK = {"name": "look", "input_schema": {"type": "object", "properties": {"p": {}}}}
 HELLO = [{"role": "user", "content": "Hi"}]
 
 
-def turn(tools: list[Any], **more: Any) -> tuple[Turn, list[str]]:
+def turn(tools: list[Any], **more: Any) -> tuple[Conversation, list[str]]:
     notes = Notes()
     body = {"model": "m", "messages": HELLO, "tools": tools, **more}
-    return turn_of(validate(PromptRequest, body), notes), notes.texts
+    return conversation_of(validate(PromptRequest, body), notes), notes.texts
 
 
-def names(made: Turn) -> list[str]:
+def names(made: Conversation) -> list[str]:
     return [tool["function"]["name"] for tool in made.tools or ()]
 
 

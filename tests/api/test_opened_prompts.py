@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from chat_templates import GPT_OSS, QWEN3, codec_of
+from mlxceld.api.conversation import Conversation
 from mlxceld.api.parts import Answer
-from mlxceld.api.turn import Prepared, Turn, _prepare
+from mlxceld.api.prepare import Prepared, _prepare
 from mlxceld.models.text import TextCodec
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -28,7 +29,7 @@ def prepared(codec: TextCodec, *contents: str, **more: Any) -> Prepared:
     roles = ("user", "assistant")
     messages = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=False)]
     continued = len(contents) == 2
-    turn = Turn(messages, continued=continued, generation_prompt=not continued, **more)
+    turn = Conversation(messages, continued=continued, generation_prompt=not continued, **more)
     return _prepare(codec, turn, with_boundaries=False)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from chat_templates import QWEN3, codec_of, tool
-from mlxceld.api.turn import Turn, _prepare
+from mlxceld.api.conversation import Conversation
+from mlxceld.api.prepare import _prepare
 from mlxceld.models.continuation import Continuation
 from mlxceld.models.text import TextCodec
 
@@ -21,7 +22,7 @@ def codec() -> TextCodec:
 
 
 def continuation(codec: TextCodec, messages: list[dict[str, Any]]) -> Continuation:
-    turn = Turn(messages, tools=[tool("look")], template_kwargs={"enable_thinking": True})
+    turn = Conversation(messages, tools=[tool("look")], template_kwargs={"enable_thinking": True})
     found = _prepare(codec, turn, with_boundaries=True).continuation
     assert found is not None
     return found

@@ -10,13 +10,13 @@ from mlxceld.api.anthropic.blocks import string, text_of
 from mlxceld.api.anthropic.schemas import Message, MessagesRequest, PromptRequest
 from mlxceld.api.anthropic.tools import ToolSet
 from mlxceld.api.body import describe
+from mlxceld.api.conversation import Conversation
 from mlxceld.api.errors import invalid
 from mlxceld.api.notes import Notes
-from mlxceld.api.turn import Turn
 from mlxceld.models.reasoning import ReasoningRequest
 
 
-def turn_of(fields: PromptRequest, notes: Notes) -> Turn:
+def conversation_of(fields: PromptRequest, notes: Notes) -> Conversation:
     """The request as a turn; raises a 400 ApiError that names the block at fault.
 
     What it carries and cannot be honoured goes to ``notes``.
@@ -48,7 +48,7 @@ def turn_of(fields: PromptRequest, notes: Notes) -> Turn:
         )
     config = fields.output_config.format if fields.output_config else None
     answer = fields.output_format or config
-    return Turn(
+    return Conversation(
         messages=writer.messages,
         tools=tools.functions or None,
         tool_choice=tools.choice(fields.tool_choice),

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mlxceld.api.anthropic.conversion import stops_of, turn_of
+from mlxceld.api.anthropic.conversion import conversation_of, stops_of
 from mlxceld.api.anthropic.fields import COUNT_FIELDS, MESSAGE_FIELDS, check_fields
 from mlxceld.api.anthropic.schemas import MessagesRequest, PromptRequest
 from mlxceld.api.body import read_object
@@ -19,8 +19,8 @@ from mlxceld.api.notes import Notes, tell
 from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.sse import stream_events
 from mlxceld.api.parts import Answer, CallArguments, CallStart, Part, Reasoning, Text
+from mlxceld.api.prepare import prepare
 from mlxceld.api.reader import AnswerReader
-from mlxceld.api.turn import prepare
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import PrefillProgress, TokenLogprob, Usage
 from mlxceld.engine.request import ANONYMOUS_SESSION, SamplingParams
@@ -36,7 +36,7 @@ async def post_messages(request: web.Request) -> web.StreamResponse:
     check_fields(MESSAGE_FIELDS, body, notes)
     fields = validate(MessagesRequest, body)
     model = answering_model(context, fields.model)
-    prepared = await prepare(context, turn_of(fields, notes))
+    prepared = await prepare(context, conversation_of(fields, notes))
     tell(request, notes)
     sampling = SamplingParams(
         temperature=1.0 if fields.temperature is None else fields.temperature,
@@ -90,7 +90,7 @@ async def post_count_tokens(request: web.Request) -> web.Response:
     check_fields(COUNT_FIELDS, body, notes)
     fields = validate(PromptRequest, body)
     answering_model(context, fields.model)
-    prepared = await prepare(context, turn_of(fields, notes), only_count=True)
+    prepared = await prepare(context, conversation_of(fields, notes), only_count=True)
     tell(request, notes)
     return web.json_response({"input_tokens": len(prepared.prompt.tokens)})
 

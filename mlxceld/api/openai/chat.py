@@ -11,6 +11,7 @@ from aiohttp import web
 
 from mlxceld.api.body import read_object
 from mlxceld.api.context import CONTEXT, REQUEST_ID
+from mlxceld.api.conversation import Conversation
 from mlxceld.api.errors import invalid
 from mlxceld.api.generation import Choice, gather, plan_of, start
 from mlxceld.api.notes import Notes, tell
@@ -26,8 +27,8 @@ from mlxceld.api.openai.schemas import ChatRequest
 from mlxceld.api.openai.sse import OpenAiStream, stream_events
 from mlxceld.api.openai.tools import ToolUse, tool_use
 from mlxceld.api.parts import Answer, CallArguments, CallStart, Part, Reasoning, Text
+from mlxceld.api.prepare import prepare
 from mlxceld.api.reader import AnswerReader
-from mlxceld.api.turn import Turn, prepare
 from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
 
@@ -45,7 +46,7 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     _check(fields)
     model = answering_model(context, fields.model)
     tools = tool_use(fields, body, notes)
-    prepared = await prepare(context, _turn(fields, body, tools, notes))
+    prepared = await prepare(context, _conversation(fields, body, tools, notes))
     tell(request, notes)
     sampling = sampling_params(fields, logprobs=_logprobs_wanted(fields), default_max_tokens=None)
     if prepared.constraint is not None:
@@ -98,11 +99,13 @@ def _logprobs_wanted(fields: ChatRequest) -> int | None:
     return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
-def _turn(fields: ChatRequest, body: dict[str, Any], tools: ToolUse, notes: Notes) -> Turn:
+def _conversation(
+    fields: ChatRequest, body: dict[str, Any], tools: ToolUse, notes: Notes
+) -> Conversation:
     """The request in the common form; raises ApiError."""
     continued = bool(fields.continue_final_message)
     schema, schema_param = _schema(fields)
-    return Turn(
+    return Conversation(
         messages=messages_of(fields.messages, notes),
         tools=tools.tools or None,
         tool_choice=tools.choice,

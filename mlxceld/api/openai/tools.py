@@ -28,8 +28,8 @@ INPUT = "input"
 class ToolUse:
     """What a request says of tools.
 
-    ``choice`` is as in :class:`mlxceld.api.turn.Turn`, ``allowed`` the names that may be called,
-    None for all. Calls of those in ``custom`` are answered with free text; ``legacy`` says that
+    ``choice`` is a conversation's ``tool_choice``, ``allowed`` the names that may be called, None
+    for all. Calls of those in ``custom`` are answered with free text; ``legacy`` says that
     the request has ``functions``, whose calls are answered as ``function_call``.
     """
 

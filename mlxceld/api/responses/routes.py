@@ -14,15 +14,15 @@ from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.params import sampling_params
 from mlxceld.api.openai.schemas import GenerationFields
 from mlxceld.api.openai.sse import stream_events
+from mlxceld.api.prepare import prepare
 from mlxceld.api.responses.body import response_finished, response_head
-from mlxceld.api.responses.conversation import conversation_of
 from mlxceld.api.responses.events import ResponseEvents
 from mlxceld.api.responses.fields import SAMPLING, check_fields
+from mlxceld.api.responses.input import input_of
 from mlxceld.api.responses.output import OutputItems
 from mlxceld.api.responses.schemas import CountRequest, ResponsesRequest
 from mlxceld.api.responses.store import StoredResponse
 from mlxceld.api.responses.stored import STORE
-from mlxceld.api.turn import prepare
 from mlxceld.api.validation import validate
 from mlxceld.engine.request import ANONYMOUS_SESSION, SamplingParams
 
@@ -35,12 +35,12 @@ async def post_responses(request: web.Request) -> web.StreamResponse:
     check_fields(body, notes)
     fields = validate(ResponsesRequest, body)
     model = answering_model(context, fields.model)
-    conversation = conversation_of(fields, fields.input, store, notes)
+    given = input_of(fields, fields.input, store, notes)
     sampling = _sampling(fields, body)
-    prepared = await prepare(context, conversation.turn)
+    prepared = await prepare(context, given.conversation)
     response_id = f"resp_{context.ids()}"
     keep = fields.store is not False
-    previous = conversation.previous
+    previous = given.previous
     chain = previous.session if previous else (response_id if keep else ANONYMOUS_SESSION)
     session = fields.prompt_cache_key or fields.user or chain
     streams = start(
@@ -56,7 +56,7 @@ async def post_responses(request: web.Request) -> web.StreamResponse:
     )
     items = OutputItems(
         context.ids,
-        conversation.tools,
+        given.tools,
         logprobs=fields.logprobs is not None,
         carry_reasoning=fields.carries_reasoning,
     )
@@ -65,7 +65,7 @@ async def post_responses(request: web.Request) -> web.StreamResponse:
         if keep:
             kept = [
                 _with_id(item, f"item_{response_id}_{index}")
-                for index, item in enumerate([*conversation.items, *items.items])
+                for index, item in enumerate([*given.items, *items.items])
             ]
             store.put(response_id, StoredResponse(response, kept, session))
 
@@ -96,8 +96,8 @@ async def post_input_tokens(request: web.Request) -> web.Response:
     check_fields(body, notes)
     fields = validate(CountRequest, body)
     answering_model(context, fields.model)
-    conversation = conversation_of(fields, fields.input or [], request.app[STORE], notes)
-    prepared = await prepare(context, conversation.turn, only_count=True)
+    given = input_of(fields, fields.input or [], request.app[STORE], notes)
+    prepared = await prepare(context, given.conversation, only_count=True)
     tell(request, notes)
     count = len(prepared.prompt.tokens)
     return web.json_response({"object": "response.input_tokens", "input_tokens": count})

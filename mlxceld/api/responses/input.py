@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxceld.api.body import describe
+from mlxceld.api.conversation import Conversation
 from mlxceld.api.errors import invalid
 from mlxceld.api.notes import Notes
 from mlxceld.api.responses.choice import chosen
@@ -15,12 +16,11 @@ from mlxceld.api.responses.items import Converted, convert, kind_of
 from mlxceld.api.responses.schemas import PromptFields, TextOptions
 from mlxceld.api.responses.store import ResponseStore, StoredResponse
 from mlxceld.api.responses.tools import OfferedTools, offered_tools
-from mlxceld.api.turn import Turn
 from mlxceld.models.reasoning import ReasoningRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ResponsesInput:
     """A request brought into the common form.
 
     ``items`` are all of the conversation's so far, without the instructions; ``tools`` those that
@@ -28,14 +28,14 @@ class Conversation:
     """
 
     items: Sequence[dict[str, Any]]
-    turn: Turn
+    conversation: Conversation
     tools: OfferedTools
     previous: StoredResponse | None
 
 
-def conversation_of(
+def input_of(
     fields: PromptFields, given: str | list[dict[str, Any]], store: ResponseStore, notes: Notes
-) -> Conversation:
+) -> ResponsesInput:
     """The conversation that ``given`` and the other fields are; what is left out is noted.
 
     Raises a 400 ApiError that names the field at fault.
@@ -58,7 +58,7 @@ def conversation_of(
         messages = [{"role": "system", "content": fields.instructions}, *messages]
     if not messages:
         raise invalid("input", "input is missing", code="missing_required_parameter")
-    turn = Turn(
+    conversation = Conversation(
         messages=messages,
         tools=offered.functions or None,
         tool_choice=choice,
@@ -70,7 +70,7 @@ def conversation_of(
         schema_param="text.format.schema",
         messages_param="input",
     )
-    return Conversation(items, turn, offered, previous)
+    return ResponsesInput(items, conversation, offered, previous)
 
 
 def _previous(fields: PromptFields, store: ResponseStore) -> StoredResponse | None:

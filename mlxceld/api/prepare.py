@@ -1,4 +1,4 @@
-"""The one form of a conversation request that all dialects bring theirs into."""
+"""From a conversation to a prompt, whether it is to be answered, warmed or explained."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxceld.api.allowed_calls import AllowedCalls
+from mlxceld.api.call_schema import call_schema
 from mlxceld.api.context import ApiContext
+from mlxceld.api.conversation import Conversation
 from mlxceld.api.errors import invalid
 from mlxceld.api.harmony import HarmonyReader
 from mlxceld.api.opened import is_answering, opened_message, opens_reasoning
@@ -21,9 +23,8 @@ from mlxceld.models.boundaries import Boundary, common_prefix
 from mlxceld.models.calls import HERMES
 from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
-from mlxceld.models.fitting.tool_fields import without_nulls
 from mlxceld.models.grammar import GrammarError, JsonGrammar
-from mlxceld.models.reasoning import ReasoningRequest, reasoning_kwargs
+from mlxceld.models.reasoning import reasoning_kwargs
 from mlxceld.models.text import RenderedPrompt, TextCodec
 from mlxceld.models.text_limit import conversation_texts
 from mlxceld.models.volatile import drop_volatile_head
@@ -38,38 +39,11 @@ _CALL_ID = "call00001"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A conversation to be answered, in the shapes of chat completions.
-
-    ``tool_choice`` is None, "none", "auto", "required" or an object that names a function;
-    ``allowed`` names the only tools that may be called, None for all.
-    ``reasoning`` is what the request says of thinking; ``template_kwargs`` win over it.
-    ``schema`` is the JSON schema that the answer has to fit and ``schema_param`` the field it came
-    in. ``marks`` are numbers of messages after which the caller wants the prompt kept. The other
-    ``_param`` fields are what errors name.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]] | None = None
-    tool_choice: object = None
-    allowed: frozenset[str] | None = None
-    parallel: bool = True
-    template_kwargs: Mapping[str, Any] | None = None
-    reasoning: ReasoningRequest | None = None
-    generation_prompt: bool = True
-    continued: bool = False
-    schema: Mapping[str, Any] | None = None
-    schema_param: str = "response_format"
-    messages_param: str = "messages"
-    marks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
-    """A turn made ready: its prompt, how it was rendered, and how its answers are read.
+    """A conversation made ready: its prompt, how it was rendered, and how its answers are read.
 
     ``marked_tokens`` is how many tokens of the prompt lie before the last mark.
-    ``continuation`` tells what the next turn will begin with.
+    ``continuation`` tells what the next conversation will begin with.
     """
 
     prompt: RenderedPrompt
@@ -122,68 +96,84 @@ def _reply(
     return message
 
 
-async def prepare(context: ApiContext, turn: Turn, *, only_count: bool = False) -> Prepared:
-    """Render a turn and compile what its answer has to fit; raises ApiError.
+async def prepare(
+    context: ApiContext, conversation: Conversation, *, only_count: bool = False
+) -> Prepared:
+    """Render a conversation and compile what its answer has to fit; raises ApiError.
 
     A prompt that is sure not to fit the context is refused before it is rendered; where it is
     ``only_count``-ed, one of several times that length.
     """
     codec = context.text()
     if context.settings.volatile_heads:
-        messages, dropped = drop_volatile_head(turn.messages)
+        messages, dropped = drop_volatile_head(conversation.messages)
         if dropped is not None:
-            turn = replace(turn, messages=messages)
+            conversation = replace(conversation, messages=messages)
             if context.engine.snapshot.trace_enabled:
                 trace_log.info("apc_event=volatile_head line=%s dropped=true", dropped)
-    arguments = reasoning_kwargs(turn.reasoning, codec.template_variables, turn.template_kwargs)
-    turn = replace(turn, template_kwargs=arguments or None)
+    arguments = reasoning_kwargs(
+        conversation.reasoning, codec.template_variables, conversation.template_kwargs
+    )
+    conversation = replace(conversation, template_kwargs=arguments or None)
     keeps_snapshots = context.keeps_snapshots
 
     def work() -> Prepared:
-        return _prepare(codec, turn, with_boundaries=keeps_snapshots)
+        return _prepare(codec, conversation, with_boundaries=keeps_snapshots)
 
-    texts = list(conversation_texts(turn.messages, turn.tools))
+    texts = list(conversation_texts(conversation.messages, conversation.tools))
     contexts = _COUNTED_CONTEXTS if only_count else 1
-    check_fits(context, texts, turn.messages_param, messages=len(turn.messages), contexts=contexts)
+    check_fits(
+        context,
+        texts,
+        conversation.messages_param,
+        messages=len(conversation.messages),
+        contexts=contexts,
+    )
     try:
         return await within_time(context, work, size=sum(map(len, texts)))
     except ChatTemplateError as error:
         about_kwargs = str(error).startswith("chat_template_kwargs")
-        param = "chat_template_kwargs" if about_kwargs else turn.messages_param
+        param = "chat_template_kwargs" if about_kwargs else conversation.messages_param
         raise invalid(param, str(error), code="chat_template_error") from None
 
 
-def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared:
+def _prepare(codec: TextCodec, conversation: Conversation, *, with_boundaries: bool) -> Prepared:
     # A model that may not call is not told of tools; then it does not try.
-    tools = None if turn.tool_choice == "none" else turn.tools or None
+    tools = None if conversation.tool_choice == "none" else conversation.tools or None
     prompt = codec.render_chat(
-        turn.messages,
+        conversation.messages,
         tools=tools,
-        template_kwargs=turn.template_kwargs,
-        add_generation_prompt=turn.generation_prompt,
-        continue_final_message=turn.continued,
+        template_kwargs=conversation.template_kwargs,
+        add_generation_prompt=conversation.generation_prompt,
+        continue_final_message=conversation.continued,
         with_boundaries=with_boundaries,
     )
     # "auto" is what holds where nothing is said.
-    choice = None if turn.tool_choice == "auto" else turn.tool_choice
+    choice = None if conversation.tool_choice == "auto" else conversation.tool_choice
     signature = codec.template_signature(
-        tools=tools, tool_choice=choice, template_kwargs=turn.template_kwargs
+        tools=tools, tool_choice=choice, template_kwargs=conversation.template_kwargs
     )
     marked = 0
-    if turn.marks:
-        marks = _marked(codec, turn, tools, prompt.tokens)
+    if conversation.marks:
+        marks = _marked(codec, conversation, tools, prompt.tokens)
         marked = max((mark.tokens for mark in marks), default=0)
         known = {mark.tokens for mark in prompt.boundaries}
         added = [mark for mark in marks if mark.tokens not in known]
         both = sorted((*prompt.boundaries, *added), key=lambda mark: mark.tokens)
         prompt = replace(prompt, boundaries=tuple(both))
     form = codec.output_format
-    content = turn.messages[-1].get("content") if turn.continued and turn.messages else None
+    content = (
+        conversation.messages[-1].get("content")
+        if conversation.continued and conversation.messages
+        else None
+    )
     in_reasoning = form.thinking is not None and opens_reasoning(
         prompt.text, content, form.thinking
     )
     opened = opened_message(codec, prompt.tokens) if form.harmony else ""
-    forced = bool(tools) and (turn.tool_choice == "required" or isinstance(turn.tool_choice, dict))
+    forced = bool(tools) and (
+        conversation.tool_choice == "required" or isinstance(conversation.tool_choice, dict)
+    )
     calls = None
     if tools:
         calls = (form.calls or HERMES) if codec.renders_tools or form.harmony else HERMES
@@ -196,7 +186,7 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         in_reasoning=in_reasoning,
         begun=isinstance(content, str) and bool(content.strip()),
         opened=opened,
-        parallel=turn.parallel,
+        parallel=conversation.parallel,
     )
     channels = form.harmony and not is_answering(opened)
     opens = form.answer_opens if in_reasoning or channels else ()
@@ -208,19 +198,21 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
                 "tool_choice forces a call, which this model's channel format does not allow;"
                 ' expected "auto" or "none"',
             )
-        grammar = _compiled(codec, _call_schema(tools, turn.tool_choice, turn.allowed), "tools")
+        grammar = _compiled(
+            codec, call_schema(tools, conversation.tool_choice, conversation.allowed), "tools"
+        )
         constraint = lambda: grammar.constraint(opens)  # noqa: E731
-    elif turn.schema is not None:
-        answer = _compiled(codec, turn.schema, turn.schema_param)
+    elif conversation.schema is not None:
+        answer = _compiled(codec, conversation.schema, conversation.schema_param)
         constraint = lambda: answer.constraint(opens)  # noqa: E731
     continuation = Continuation(
         codec,
         prompt,
-        turn.messages,
+        conversation.messages,
         tools=tools,
-        template_kwargs=turn.template_kwargs,
-        continues=turn.continued,
-        read_reply=lambda text: _reply(reading, turn.allowed, turn.messages, text),
+        template_kwargs=conversation.template_kwargs,
+        continues=conversation.continued,
+        read_reply=lambda text: _reply(reading, conversation.allowed, conversation.messages, text),
     )
     return Prepared(
         prompt,
@@ -230,7 +222,7 @@ def _prepare(codec: TextCodec, turn: Turn, *, with_boundaries: bool) -> Prepared
         form.markers,
         marked,
         continuation,
-        turn.allowed,
+        conversation.allowed,
     )
 
 
@@ -245,72 +237,27 @@ def _compiled(codec: TextCodec, schema: Mapping[str, Any], param: str) -> JsonGr
         ) from None
 
 
-def _call_schema(
-    tools: Sequence[Mapping[str, Any]], choice: object, allowed: frozenset[str] | None
-) -> dict[str, Any]:
-    """One call as ``{"name", "arguments"}`` of any tool that may be called, or of the named one."""
-    named = choice["function"]["name"] if isinstance(choice, dict) else None
-    definitions: dict[str, Any] = {}
-    forms = []
-    for number, tool in enumerate(tools):
-        function = without_nulls(tool)["function"]
-        if named not in (None, function["name"]):
-            continue
-        if allowed is not None and function["name"] not in allowed:
-            continue
-        key = f"tool{number}"
-        parameters = {"type": "object", **(function.get("parameters") or {})}
-        parameters.setdefault("additionalProperties", False)
-        definitions[key] = _moved(parameters, f"#/$defs/{key}")
-        forms.append(
-            {
-                "type": "object",
-                "properties": {
-                    "name": {"const": function["name"]},
-                    "arguments": {"$ref": f"#/$defs/{key}"},
-                },
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-        )
-    body = forms[0] if len(forms) == 1 else {"anyOf": forms}
-    return {**body, "$defs": definitions}
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """A schema whose references hold when it stands at ``root`` of another one."""
-    if isinstance(schema, list):
-        return [_moved(item, root) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: _moved(value, root) for key, value in schema.items()}
-    reference = moved.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = root + reference[1:]
-    return moved
-
-
 def _marked(
     codec: TextCodec,
-    turn: Turn,
+    conversation: Conversation,
     tools: Sequence[Mapping[str, Any]] | None,
     tokens: Sequence[int],
 ) -> list[Boundary]:
     """The prefixes of the prompt that end with a marked message, found by rendering up to it."""
     found: dict[int, Boundary] = {}
-    for mark in sorted(set(turn.marks)):
+    for mark in sorted(set(conversation.marks)):
         try:
             part = codec.render_chat(
-                turn.messages[: mark + 1],
+                conversation.messages[: mark + 1],
                 tools=tools,
-                template_kwargs=turn.template_kwargs,
+                template_kwargs=conversation.template_kwargs,
                 add_generation_prompt=False,
             )
         except ChatTemplateError:
             # Some templates want a turn of the user: that mark is then the head, found otherwise.
             continue
         count = common_prefix(tokens, part.tokens)
-        role = turn.messages[mark].get("role")
+        role = conversation.messages[mark].get("role")
         kind = "head" if role in ("system", "developer") else "boundary"
         if 0 < count < len(tokens):
             found[count] = Boundary(count, "head" if kind == "head" else "boundary")
