@@ -46,6 +46,7 @@ class Prepared:
     ``continuation`` tells what the next conversation will begin with.
     """
 
+    conversation: Conversation
     prompt: RenderedPrompt
     signature: str
     reading: Reading
@@ -137,9 +138,42 @@ async def prepare(
         raise invalid(param, str(error), code="chat_template_error") from None
 
 
+async def common_beginning(context: ApiContext, conversation: Conversation) -> list[int]:
+    """The tokens that any turn after a conversation begins with; empty if none can be rendered.
+
+    The conversation is one that was prepared.
+    """
+    codec = context.text()
+
+    def work() -> list[int]:
+        return codec.next_turn(
+            conversation.messages,
+            tools=_told_tools(conversation),
+            template_kwargs=conversation.template_kwargs,
+        )
+
+    texts = conversation_texts(conversation.messages, conversation.tools)
+    return await within_time(context, work, size=sum(map(len, texts)))
+
+
+def signature_of(codec: TextCodec, conversation: Conversation) -> str:
+    """How a conversation is rendered, but for its messages: only equal ones share a cache."""
+    # "auto" is what holds where nothing is said.
+    choice = None if conversation.tool_choice == "auto" else conversation.tool_choice
+    return codec.template_signature(
+        tools=_told_tools(conversation),
+        tool_choice=choice,
+        template_kwargs=conversation.template_kwargs,
+    )
+
+
+def _told_tools(conversation: Conversation) -> Sequence[Mapping[str, Any]] | None:
+    """A model that may not call is not told of tools; then it does not try."""
+    return None if conversation.tool_choice == "none" else conversation.tools or None
+
+
 def _prepare(codec: TextCodec, conversation: Conversation, *, with_boundaries: bool) -> Prepared:
-    # A model that may not call is not told of tools; then it does not try.
-    tools = None if conversation.tool_choice == "none" else conversation.tools or None
+    tools = _told_tools(conversation)
     prompt = codec.render_chat(
         conversation.messages,
         tools=tools,
@@ -147,11 +181,6 @@ def _prepare(codec: TextCodec, conversation: Conversation, *, with_boundaries: b
         add_generation_prompt=conversation.generation_prompt,
         continue_final_message=conversation.continued,
         with_boundaries=with_boundaries,
-    )
-    # "auto" is what holds where nothing is said.
-    choice = None if conversation.tool_choice == "auto" else conversation.tool_choice
-    signature = codec.template_signature(
-        tools=tools, tool_choice=choice, template_kwargs=conversation.template_kwargs
     )
     marked = 0
     if conversation.marks:
@@ -215,8 +244,9 @@ def _prepare(codec: TextCodec, conversation: Conversation, *, with_boundaries: b
         read_reply=lambda text: _reply(reading, conversation.allowed, conversation.messages, text),
     )
     return Prepared(
+        conversation,
         prompt,
-        signature,
+        signature_of(codec, conversation),
         reading,
         constraint,
         form.markers,

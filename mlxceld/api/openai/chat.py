@@ -11,25 +11,21 @@ from aiohttp import web
 
 from mlxceld.api.body import read_object
 from mlxceld.api.context import CONTEXT, REQUEST_ID
-from mlxceld.api.conversation import Conversation
-from mlxceld.api.errors import invalid
 from mlxceld.api.generation import Choice, gather, plan_of, start
 from mlxceld.api.notes import Notes, tell
 from mlxceld.api.openai.answer import ChunkFrame, Envelope, usage_object
 from mlxceld.api.openai.calls import CallWriter
-from mlxceld.api.openai.fields import CHAT_FIELDS
-from mlxceld.api.openai.history import messages_of
+from mlxceld.api.openai.conversation import read_chat
 from mlxceld.api.openai.logprobs import chat_logprobs
 from mlxceld.api.openai.models import answering_model
 from mlxceld.api.openai.params import sampling_params, session_of
-from mlxceld.api.openai.reasoning import reasoning_of, shows_reasoning
+from mlxceld.api.openai.reasoning import shows_reasoning
 from mlxceld.api.openai.schemas import ChatRequest
 from mlxceld.api.openai.sse import OpenAiStream, stream_events
-from mlxceld.api.openai.tools import ToolUse, tool_use
+from mlxceld.api.openai.tools import ToolUse
 from mlxceld.api.parts import Answer, CallArguments, CallStart, Part, Reasoning, Text
 from mlxceld.api.prepare import prepare
 from mlxceld.api.reader import AnswerReader
-from mlxceld.api.validation import validate
 from mlxceld.engine.events import TokenLogprob, Usage
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -41,12 +37,10 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body = await read_object(request)
     notes = Notes()
-    CHAT_FIELDS.check(body, notes)
-    fields = validate(ChatRequest, body)
-    _check(fields)
+    asked = read_chat(body, notes)
+    fields, tools = asked.fields, asked.tools
     model = answering_model(context, fields.model)
-    tools = tool_use(fields, body, notes)
-    prepared = await prepare(context, _conversation(fields, body, tools, notes))
+    prepared = await prepare(context, asked.conversation)
     tell(request, notes)
     sampling = sampling_params(fields, logprobs=_logprobs_wanted(fields), default_max_tokens=None)
     if prepared.constraint is not None:
@@ -74,70 +68,8 @@ async def post_chat_completions(request: web.Request) -> web.StreamResponse:
     return web.json_response(_answer(envelope, choices, readers, usage, form))
 
 
-def _check(fields: ChatRequest) -> None:
-    """What depends on several fields at once; raises ApiError."""
-    if fields.top_logprobs is not None and not fields.logprobs:
-        raise invalid(
-            "top_logprobs",
-            f"top_logprobs is {fields.top_logprobs}, but logprobs is not true; it needs to be",
-        )
-    if fields.continue_final_message:
-        if fields.add_generation_prompt:
-            raise invalid(
-                "continue_final_message",
-                "continue_final_message and add_generation_prompt are both true;"
-                " an answer either continues the last message or begins a new one",
-            )
-        if fields.messages[-1].role != "assistant":
-            raise invalid(
-                "continue_final_message",
-                "continue_final_message is true, but the last message is not the assistant's",
-            )
-
-
 def _logprobs_wanted(fields: ChatRequest) -> int | None:
     return (fields.top_logprobs or 0) if fields.logprobs else None
-
-
-def _conversation(
-    fields: ChatRequest, body: dict[str, Any], tools: ToolUse, notes: Notes
-) -> Conversation:
-    """The request in the common form; raises ApiError."""
-    continued = bool(fields.continue_final_message)
-    schema, schema_param = _schema(fields)
-    return Conversation(
-        messages=messages_of(fields.messages, notes),
-        tools=tools.tools or None,
-        tool_choice=tools.choice,
-        allowed=tools.allowed,
-        parallel=fields.parallel_tool_calls is not False and not tools.legacy,
-        template_kwargs=body.get("chat_template_kwargs"),
-        reasoning=reasoning_of(fields),
-        generation_prompt=(
-            not continued if fields.add_generation_prompt is None else fields.add_generation_prompt
-        ),
-        continued=continued,
-        schema=schema,
-        schema_param=schema_param,
-    )
-
-
-def _schema(fields: ChatRequest) -> tuple[dict[str, Any] | None, str]:
-    """The schema that the answer has to fit, and the field it came in."""
-    form = fields.response_format
-    named = form.json_schema if form else None
-    path = "response_format.json_schema.schema"
-    if form is None or form.type == "text":
-        return None, path
-    if named is not None and named.json_schema is not None:
-        return named.json_schema, path
-    if form.beside:
-        return form.beside, "response_format.schema"
-    if form.type == "json_object":
-        return {"type": "object"}, "response_format"
-    if named is None:
-        path = "response_format.json_schema"
-    raise invalid(path, f"{path} is missing", code="missing_required_parameter")
 
 
 @dataclass(frozen=True, slots=True)

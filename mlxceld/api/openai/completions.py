@@ -39,7 +39,7 @@ async def post_completions(request: web.Request) -> web.StreamResponse:
     _check(fields)
     tell(request, notes)
     model = answering_model(context, fields.model)
-    prompts = await _tokens(context, fields.prompt)
+    prompts = await tokens_of(context, fields.prompt)
     sampling = sampling_params(
         fields, logprobs=fields.logprobs, default_max_tokens=DEFAULT_MAX_TOKENS
     )
@@ -78,7 +78,7 @@ def _check(fields: CompletionRequest) -> None:
         )
 
 
-async def _tokens(
+async def tokens_of(
     context: ApiContext, prompt: str | list[str] | list[int] | list[list[int]]
 ) -> list[list[int]]:
     """The token ids of every prompt; texts get the special tokens that the model's begin with."""
