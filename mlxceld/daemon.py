@@ -20,7 +20,7 @@ from mlxceld.admin.access import TcpAccess
 from mlxceld.admin.app import create_admin_app
 from mlxceld.admin.errors import error_response
 from mlxceld.admin.listening import AdminListener
-from mlxceld.api.app import create_app
+from mlxceld.api.app import create_app, prompts_of
 from mlxceld.api.errors import refusal
 from mlxceld.api.refusals import REFUSALS
 from mlxceld.config import ResolvedSettings, Settings, Source
@@ -48,6 +48,7 @@ from mlxceld.web.lanes import Lanes
 from mlxceld.web.runner import Runner
 
 if TYPE_CHECKING:
+    from mlxceld.api.prompts import Prompts
     from mlxceld.models.loading import LoadedModel
 
 log = logging.getLogger("mlxceld.daemon")
@@ -208,7 +209,7 @@ class Daemon:
             loop.call_soon_threadsafe(self._states.put_nowait, (state, detail))
 
         self._engine.on_state(hand_over)
-        async with self._serving():
+        async with self._serving() as prompts:
             self._notifier.extend(PATIENCE_SECONDS, "loading")
             self._engine.start()
             code = await self._until_ready()
@@ -216,12 +217,7 @@ class Daemon:
             if code is None:
                 watchdog = asyncio.create_task(keep_watchdog(self._notifier, self._engine_moves))
                 if self._settings.warm_files:
-                    warming = warm_files(
-                        self._engine,
-                        self._settings.warm_files,
-                        volatile_heads=self._settings.volatile_heads,
-                    )
-                    self._go_on(warming)
+                    self._go_on(warm_files(self._engine, prompts, self._settings.warm_files))
                 code = await self._until_stopped()
                 watchdog.cancel()
             for task in self._background:
@@ -231,8 +227,8 @@ class Daemon:
         return code
 
     @contextlib.asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
-        """Both applications on their sockets."""
+    async def _serving(self) -> AsyncIterator[Prompts]:
+        """Both applications on their sockets; gives what reads the public one's bodies."""
         lanes = Lanes()
         public = create_app(
             self._engine,
@@ -243,8 +239,10 @@ class Daemon:
             refusals=self._metrics.refusals,
         )
         public.middlewares.insert(0, self._in_flight.middleware)
+        prompts = prompts_of(public)
         admin = create_admin_app(
             self._engine,
+            prompts,
             self._resolved,
             drain=self._drain_only,
             address=self._address,
@@ -285,7 +283,7 @@ class Daemon:
             )
             if self._resources.admin_sockets:
                 log.info("admin API over TCP at %s", self._admin_url())
-            yield
+            yield prompts
 
     async def _until_ready(self) -> int | None:
         """Wait for the model; the exit code if it comes to that instead."""

@@ -15,6 +15,9 @@ from aiohttp import web
 from mlxceld.admin.app import create_admin_app
 from mlxceld.admin.reports import ReloadError, ReloadReport
 from mlxceld.admin.socket import AdminSocket
+from mlxceld.api.app import create_app, prompts_of
+from mlxceld.api.keys import ApiKeys
+from mlxceld.api.prompts import Prompts
 from mlxceld.config import ResolvedSettings, resolve
 from mlxceld.engine.errors import NotReadyError
 from mlxceld.prompt_cache.inventory import list_entries
@@ -87,6 +90,14 @@ def request_status(request_id: str, seq_id: int = 1, **values: Any) -> RequestSt
         "stream": True,
     }
     return RequestStatus(id=request_id, seq_id=seq_id, **{**fields, **values})
+
+
+def prompts_over(engine: Any, resolved: ResolvedSettings) -> Prompts:
+    """What reads the bodies that the public API over an engine would be sent."""
+    app = create_app(
+        engine, resolved.settings, ApiKeys.none(), metrics_text=lambda accept: (b"", accept)
+    )
+    return prompts_of(app)
 
 
 def resolved_settings(**flags: Any) -> ResolvedSettings:
@@ -230,7 +241,11 @@ class LiveAdmin:
 
     async def _serve(self) -> None:
         app = create_admin_app(
-            self.engine, self._resolved, drain=self.engine.drain, reload=self._reload
+            self.engine,
+            prompts_over(self.engine, self._resolved),
+            self._resolved,
+            drain=self.engine.drain,
+            reload=self._reload,
         )
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()

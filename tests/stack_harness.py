@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 
 from mlxceld.admin.app import PREFIX, create_admin_app
-from mlxceld.api.app import create_app
+from mlxceld.api.app import create_app, prompts_of
 from mlxceld.api.keys import ApiKeys
 from mlxceld.config import resolve
 from mlxceld.engine.engine import Engine
@@ -26,6 +26,7 @@ class Stack:
 
     def __init__(self, engine: Engine, public: TestClient[Any, Any], admin: TestClient[Any, Any]):
         self.engine = engine
+        self.prompts = prompts_of(public.app)
         self.public = public
         self.admin = admin
 
@@ -97,7 +98,7 @@ async def open_stack(folder: Path, state_dir: Path, **flags: Any) -> AsyncIterat
     engine.start()
     metrics = Metrics(lambda: engine.snapshot)
     public = create_app(engine, resolved.settings, ApiKeys.none(), metrics_text=metrics.render)
-    admin = create_admin_app(engine, resolved, drain=engine.drain)
+    admin = create_admin_app(engine, prompts_of(public), resolved, drain=engine.drain)
     try:
         async with TestClient(TestServer(public)) as one, TestClient(TestServer(admin)) as two:
             async with asyncio.timeout(120):

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlxceld.prompt_cache.explain import ExplainOutcome, ExplainReport
+from mlxceld.admin.renderings import Rendering
+from mlxceld.prompt_cache.departures import Departure
+from mlxceld.prompt_cache.explain import ExplainEntry, ExplainOutcome, ExplainReport
 from mlxceld.prompt_cache.rejects import RejectReason
+
+SNAPSHOTS = "snapshots"
+"""The name of the store whose entries cannot be cut."""
 
 _CHANGING = re.compile(
     r"\d{4}-\d{2}-\d{2}|\d{1,2}:\d{2}|\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b|\b1[6-9]\d{8}\b"
@@ -36,20 +41,28 @@ _DIFFERS: Mapping[str, str] = {
 }
 
 
+_DEPARTED: Mapping[str, str] = {
+    "lru": "evicted (lru)",
+    "ttl": "dropped (ttl)",
+    "flush": "flushed",
+    "resize": "evicted (resize)",
+}
+
+_LEFT: Mapping[str, tuple[str, str]] = {
+    "lru": ("evicted", " to make room: raise the store's capacity (mlxctl cache resize)"),
+    "ttl": ("evicted", " since nobody had used them: raise the store's ttl (mlxctl cache resize)"),
+    "flush": ("flushed", ""),
+    "resize": ("evicted", " when the budget was changed"),
+}
+"""The advice's code and remedy by the reason for which an entry left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """One cause with its remedy; ``code`` is for programs."""
 
     code: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rendering:
-    """A stored prompt that was rendered in another way, and what ``differs`` from this request."""
-
-    matched_tokens: int
-    differs: str
 
 
 def advise(
@@ -81,13 +94,12 @@ def advise(
             )
         )
     if rendering is not None and report.reused_tokens < report.prompt_tokens - 1:
-        found.append(
-            Advice(
-                f"rendering:{rendering.differs}",
-                f"what is stored comes from {_DIFFERS[rendering.differs]}",
-            )
-        )
-    if report.reason is RejectReason.MODE_MISMATCH and report.entry is not None:
+        found.append(_about_rendering(rendering))
+    if report.other_session is not None:
+        found.append(_about_session(report, report.other_session))
+    elif report.store == SNAPSHOTS and report.entry is not None:
+        found += _about_snapshots(report, report.entry)
+    elif report.reason is RejectReason.MODE_MISMATCH and report.entry is not None:
         entry = report.entry
         found.append(
             Advice(
@@ -105,14 +117,62 @@ def advise(
                 " kv_cache_budget, or send fewer requests at once",
             )
         )
+    if report.departure is not None:
+        found.append(_about_departure(report.departure))
     if divergence is not None and report.entry is not None:
-        found += _about_divergence(divergence)
+        found += _about_divergence(report, divergence)
     if not found and report.outcome is ExplainOutcome.MISS:
-        found.append(_never_seen(report))
+        found.append(
+            Advice("first_time", "nothing that begins like this is stored: it is the first time")
+        )
     return found
 
 
-def _about_divergence(divergence: Mapping[str, Any]) -> list[Advice]:
+def _about_rendering(rendering: Rendering) -> Advice:
+    text = f"what is stored comes from {_DIFFERS[rendering.differs]}"
+    if rendering.tool is not None:
+        text += f"; the first tool that differs is {rendering.tool!r}"
+    return Advice(f"rendering:{rendering.differs}", text)
+
+
+def _about_session(report: ExplainReport, entry: ExplainEntry) -> Advice:
+    return Advice(
+        "other_session",
+        f"{entry.tokens} of the {report.prompt_tokens} tokens are stored for session"
+        f" {entry.session}: this model resumes from snapshots, which belong to the session that"
+        " stored them. Send its key with the request (prompt_cache_key, user or metadata.user_id)",
+    )
+
+
+def _about_snapshots(report: ExplainReport, entry: ExplainEntry) -> list[Advice]:
+    """Where more matches than can be resumed: a state cannot be cut."""
+    if entry.matched_tokens <= max(report.reused_tokens, report.min_prefix - 1):
+        return []
+    kept = (
+        f"the longest that is kept of this prompt has {report.reused_tokens}"
+        if report.reused_tokens
+        else "none is kept of this prompt"
+    )
+    return [
+        Advice(
+            "snapshot_points",
+            f"{entry.matched_tokens} tokens match the nearest snapshot, but this model resumes only"
+            f" where a state was kept, and {kept}: after the system text and tools (a prompt can"
+            " be kept with mlxctl cache warm) and at the end of each turn",
+        )
+    ]
+
+
+def _about_departure(departure: Departure) -> Advice:
+    code, remedy = _LEFT[departure.reason]
+    return Advice(
+        code,
+        f"{departure.matched_tokens} of its tokens were stored and"
+        f" {_DEPARTED[departure.reason]} {departure.seconds_ago:.0f} s ago{remedy}",
+    )
+
+
+def _about_divergence(report: ExplainReport, divergence: Mapping[str, Any]) -> list[Advice]:
     text = f"{divergence['before'][-24:]}{divergence['text']}{divergence['after'][:24]}"
     at = divergence["token"]
     if _CHANGING.search(text):
@@ -123,20 +183,7 @@ def _about_divergence(divergence: Mapping[str, Any]) -> list[Advice]:
                 " move it behind what stays the same, to the last user message",
             )
         ]
-    return [
-        Advice(
-            "diverges",
-            f"the prompt differs from what is stored at token {at}: everything before it is"
-            " shared, everything from there on is computed",
-        )
-    ]
-
-
-def _never_seen(report: ExplainReport) -> Advice:
-    if report.evicted:
-        return Advice(
-            "evicted",
-            f"nothing of it is stored; {report.evicted} entries have been evicted since the start:"
-            " see evictions_lru and evictions_ttl in mlxctl cache stats, and raise the budget",
-        )
-    return Advice("first_time", "nothing that begins like this is stored: it is the first time")
+    computed = f"from token {report.reused_tokens} on it is computed"
+    if report.reused_tokens == at:
+        computed = "everything before it is reused, everything from there on is computed"
+    return [Advice("diverges", f"the prompt differs from what is stored at token {at}: {computed}")]

@@ -30,6 +30,7 @@ from mlxceld.telemetry.audit import AuditLog
 from mlxceld.web.lanes import LaneReport
 
 if TYPE_CHECKING:
+    from mlxceld.api.prompts import Prompts
     from mlxceld.engine.client import EngineClient
 
 PREFIX = "/admin/v1"
@@ -37,6 +38,7 @@ PREFIX = "/admin/v1"
 
 def create_admin_app(
     engine: EngineClient,
+    prompts: Prompts,
     resolved: ResolvedSettings,
     *,
     drain: Callable[[], None],
@@ -51,6 +53,8 @@ def create_admin_app(
 ) -> web.Application:
     """The admin API over an engine, to be served on a listener of its own.
 
+    ``prompts`` reads the bodies of requests that are warmed or explained (see
+    :func:`mlxceld.api.app.prompts_of`).
     ``drain`` is called on the event loop and must not block: the daemon takes no more requests
     and finishes those it has. ``address`` tells the public API's host and port where they are not
     the settings' (a port of 0 becomes a free one). On a Unix socket the listener sees to it that
@@ -66,6 +70,7 @@ def create_admin_app(
     app.on_cleanup.append(_end_background)
     app[CONTEXT] = AdminContext(
         engine=engine,
+        prompts=prompts,
         resolved=resolved,
         audit=audit or AuditLog(),
         drain=drain,

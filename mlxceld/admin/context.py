@@ -13,6 +13,7 @@ from mlxceld.admin.reports import ReloadReport
 from mlxceld.config import ResolvedSettings
 
 if TYPE_CHECKING:
+    from mlxceld.api.prompts import Prompts
     from mlxceld.engine.client import EngineClient
     from mlxceld.telemetry.audit import AuditLog
     from mlxceld.web.lanes import LaneReport
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
 class AdminContext:
     """The daemon as the admin API reaches it.
 
-    ``lanes`` tells how the threads do that prepare requests. ``drain`` stops the intake of
-    requests; ``address`` tells where the public API listens.
-    ``monotonic`` is a clock in seconds; ``started`` is when the daemon did, on it and in Unix time.
-    ``command_timeout`` bounds the wait for the engine to come between two steps, in seconds.
-    ``reload`` reads the settings again for a caller of that name; it raises ReloadError, and then
-    nothing is changed. ``background`` holds what goes on after its answer.
+    ``prompts`` reads what the public API would be sent; ``lanes`` tells how the threads do that
+    prepare requests. ``drain`` stops the intake of requests; ``address`` tells where the public
+    API listens. ``monotonic`` is a clock in seconds; ``started`` is when the daemon did, on it and
+    in Unix time. ``command_timeout`` bounds the wait for the engine to come between two steps, in
+    seconds. ``reload`` reads the settings again for a caller of that name; it raises ReloadError,
+    and then nothing is changed. ``background`` holds what goes on after its answer.
     """
 
     engine: EngineClient
+    prompts: Prompts
     resolved: ResolvedSettings
     audit: AuditLog
     drain: Callable[[], None]

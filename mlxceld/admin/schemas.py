@@ -56,29 +56,38 @@ class TraceSwitch(AdminBody):
     enabled: bool
 
 
-class WarmOrder(AdminBody):
-    """What to prefill and keep: either a conversation or a text."""
+class PromptOrder(AdminBody):
+    """A request of the public API that is not to be answered: its body, as it was sent.
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = Field(
-        None, description="A conversation as POST /v1/chat/completions takes it."
+    Fields that are not named here are the request's own and are read as its API reads them.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    messages: Any = Field(None, description="As chat completions or Messages take it.")
+    input: Any = Field(None, description="As Responses takes it.")
+    prompt: Any = Field(None, description="As /v1/completions takes it, but only one.")
+    api: Literal["chat", "messages", "responses", "completions"] | None = Field(
+        None, description="Whose body it is; by default its fields tell."
     )
-    tools: list[dict[str, Any]] | None = None
-    prompt: Text | None = Field(None, description="A text as POST /v1/completions takes it.")
-    session: Text | None = None
+    session: Text | None = Field(None, description="In place of the body's own session key.")
+
+    def request(self) -> dict[str, Any]:
+        """The body of the request alone."""
+        return self.model_dump(exclude_unset=True, exclude=_OF_THE_ORDER)
+
+
+_OF_THE_ORDER = {"api", "session", "pin", "wait"}
+
+
+class WarmOrder(PromptOrder):
+    """What to prefill and keep."""
+
     pin: bool | None = None
     wait: bool | None = Field(
         None, description="Answer when it is stored (the default), or at once with the id."
     )
 
 
-class ExplainOrder(AdminBody):
-    """A request that is not to be sent: what the public API takes of it for its prompt."""
-
-    messages: Any = Field(None, description="A conversation; or else give prompt.")
-    prompt: Any = Field(None, description="A text, or a list of token ids.")
-    tools: Any = None
-    tool_choice: Any = None
-    chat_template_kwargs: Any = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    session: Text | None = None
+class ExplainOrder(PromptOrder):
+    """A request whose way through the cache is to be foretold."""

@@ -13,11 +13,11 @@ from mlxceld.admin.body import WARM_LIMIT, read_body
 from mlxceld.admin.context import CONTEXT, AdminContext
 from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import Change, ask_engine, mutation
+from mlxceld.admin.prompt_body import read_prompt
 from mlxceld.admin.schemas import NoFields, WarmOrder
 from mlxceld.engine.errors import EngineError, InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.request import GenerationRequest
-from mlxceld.engine.warming import Warmed, WarmError, render, warm
-from mlxceld.models.errors import ChatTemplateError
+from mlxceld.engine.warming import Warmed, WarmError, warm, warm_request
 from mlxceld.prompt_cache.key import session_hash
 from mlxceld.prompt_cache.reports import PinError
 
@@ -29,21 +29,24 @@ async def post_warm(request: web.Request, change: Change) -> web.Response:
     """Prefill a prompt and keep what was computed; with ``wait`` off answer at once."""
     context = request.app[CONTEXT]
     order = await read_body(request.clone(client_max_size=WARM_LIMIT), WarmOrder)
-    if (order.messages is None) == (order.prompt is None):
-        raise AdminError(400, "give either messages or prompt", field="messages")
-    if order.tools is not None and order.messages is None:
-        raise AdminError(400, "tools are of a conversation: give messages", field="tools")
     if order.session is not None:
         change.target = f"cache/session:{session_hash(order.session)}"
-    wanted = await _rendered(context, order)
-    pin = bool(order.pin)
+    prompt = await read_prompt(context, order, keep=True)
+    wanted = warm_request(
+        f"warm-{uuid.uuid4().hex}",
+        prompt.tokens,
+        session=prompt.session,
+        template_signature=prompt.signature,
+        boundaries=prompt.boundaries,
+    )
+    warming = _warm(context, wanted, prompt.kept_tokens, pin=bool(order.pin))
     if order.wait is False:
-        task = asyncio.create_task(_warm(context, wanted, pin))
+        task = asyncio.create_task(warming)
         context.background.add(task)
         task.add_done_callback(lambda done: _told(context, wanted, done))
-        change.after = {"id": wanted.id, "tokens": len(wanted.tokens)}
-        return web.json_response({"id": wanted.id, "tokens": len(wanted.tokens)}, status=202)
-    done = await _warm(context, wanted, pin)
+        change.after = {"id": wanted.id, "tokens": prompt.kept_tokens}
+        return web.json_response(change.after, status=202)
+    done = await warming
     change.after = asdict(done)
     return web.json_response(asdict(done))
 
@@ -72,27 +75,11 @@ async def post_verify(request: web.Request, change: Change) -> web.Response:
     return web.json_response(told)
 
 
-async def _rendered(context: AdminContext, order: WarmOrder) -> GenerationRequest:
+async def _warm(
+    context: AdminContext, wanted: GenerationRequest, kept_tokens: int, *, pin: bool
+) -> Warmed:
     try:
-        return await asyncio.to_thread(
-            render,
-            context.engine,
-            request_id=f"warm-{uuid.uuid4().hex}",
-            messages=order.messages,
-            tools=order.tools,
-            prompt=order.prompt,
-            session=order.session,
-            volatile_heads=context.resolved.settings.volatile_heads,
-        )
-    except ChatTemplateError as error:
-        raise AdminError(400, f"messages: {error}", field="messages") from None
-    except NotReadyError as error:
-        raise AdminError(503, str(error)) from error
-
-
-async def _warm(context: AdminContext, wanted: GenerationRequest, pin: bool) -> Warmed:
-    try:
-        return await warm(context.engine, wanted, pin=pin)
+        return await warm(context.engine, wanted, kept_tokens=kept_tokens, pin=pin)
     except NotReadyError as error:
         raise AdminError(503, str(error)) from error
     except QueueFullError as error:

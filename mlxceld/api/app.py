@@ -13,6 +13,7 @@ from mlxceld.api import cache_stats, health, metrics, middleware, openapi, token
 from mlxceld.api.anthropic import messages
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
 from mlxceld.api.openai import chat, completions, models
+from mlxceld.api.prompts import Prompts
 from mlxceld.api.refusals import REFUSALS, Refusals, sweeping
 from mlxceld.api.responses import routes as responses
 from mlxceld.api.responses import stored
@@ -101,6 +102,11 @@ def create_app(
         ]
     )
     return app
+
+
+def prompts_of(app: web.Application) -> Prompts:
+    """What reads the application's bodies where they are not to be answered."""
+    return Prompts(app[CONTEXT], app[stored.STORE])
 
 
 async def _lanes(app: web.Application) -> AsyncIterator[None]:

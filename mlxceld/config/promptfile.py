@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FIELDS = ("messages", "prompt", "session", "tools")
+_PROMPTS = frozenset({"messages", "prompt", "input"})
 
 
 class PromptFileError(ValueError):
@@ -16,8 +16,8 @@ class PromptFileError(ValueError):
 def read_prompt_file(path: Path) -> dict[str, Any]:
     """What ``POST cache/warm`` takes, from a file.
 
-    A file that is no JSON is a system prompt, whole. JSON is a list of messages, or an object with
-    ``messages`` (and ``tools``) or ``prompt``, and perhaps ``session``. Raises PromptFileError.
+    A file that is no JSON is a system prompt, whole. JSON is a list of messages, or the body of a
+    request as it was sent to any of the APIs, and perhaps ``session``. Raises PromptFileError.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -38,9 +38,9 @@ def read_prompt_file(path: Path) -> dict[str, Any]:
         return {"messages": [{"role": "system", "content": text}]}
     if isinstance(value, list):
         value = {"messages": value}
-    if not isinstance(value, dict) or not ({"messages", "prompt"} & value.keys()):
+    if not isinstance(value, dict) or _PROMPTS.isdisjoint(value):
         raise PromptFileError(
-            f"{path}: expected a list of messages, or an object with messages or prompt"
+            f"{path}: expected a list of messages, or a request's body with messages, input or"
+            " prompt"
         )
-    # A whole request may be given as it was recorded; what does not matter for its prompt is left.
-    return {name: value[name] for name in FIELDS if value.get(name) is not None}
+    return {name: given for name, given in value.items() if name != "session" or given}

@@ -332,9 +332,11 @@ class SnapshotReuse:
             layers = paged_rows.keys_and_values(list(snapshots.pageable(row)))
             return self._pool.seal(layers, start, stop)
 
+        # What was asked to be kept belongs to no session, and outdates no session's heads.
+        kept_for_all = origin is Origin.HEAD and request.background
         return self.snapshots.insert(
             bucket,
-            request.session,
+            None if kept_for_all else request.session,
             tokens,
             origin,
             state,

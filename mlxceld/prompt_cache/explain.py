@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from mlxceld.prompt_cache.departures import Departure
 from mlxceld.prompt_cache.key import Bucket, session_hash
 from mlxceld.prompt_cache.rejects import RejectReason
 
@@ -61,8 +62,10 @@ class ExplainReport:
 
     ``reason`` is what its adoption would record, ``donation_reason`` what storing the prompt
     without an answer would. ``diverges_at`` is the index of the first token that differs from the
-    nearest ``entry``; None where the entry or the prompt ends before. ``evicted`` counts the
-    entries that have left for want of room or use since the start.
+    nearest ``entry``; None where the entry or the prompt ends before. An entry that shares fewer
+    than ``min_prefix`` tokens is none. ``other_session`` is the longest snapshot that the prompt
+    begins with and that only another session can resume from, if it is longer than what is
+    reused. ``departure`` is an entry of more tokens that has left.
     """
 
     outcome: ExplainOutcome
@@ -76,8 +79,9 @@ class ExplainReport:
     entry: ExplainEntry | None = None
     diverges_at: int | None = None
     other_renderings: tuple[OtherRendering, ...] = ()
+    other_session: ExplainEntry | None = None
+    departure: Departure | None = None
     entries: int = 0
-    evicted: int = 0
 
 
 @runtime_checkable
@@ -94,12 +98,13 @@ def explain(
     """Explain a request to a store of prefixes. What has outlived its time is swept before."""
     store.sweep()
     limit = len(tokens) - 1
-    counters = store.counters
     matched = store.find_length(bucket, session, tokens, limit)
     reason = None if matched else store.partial_refusal(bucket, tokens, limit)
     entry = at = None
     others = []
     for candidate, depth, nearest in store.nearest(tokens):
+        if depth < store.min_prefix:
+            continue
         if candidate == bucket:
             entry = _entry(store, nearest, depth, session)
             at = depth if depth < min(len(nearest.tokens), len(tokens)) else None
@@ -119,9 +124,29 @@ def explain(
         entry=entry,
         diverges_at=at,
         other_renderings=tuple(others[:MOST_RENDERINGS]),
+        other_session=_of_another_session(store, bucket, session, tokens, matched),
+        departure=_departure(store, bucket, tokens, max(matched, store.min_prefix - 1)),
         entries=len(store),
-        evicted=counters.evictions_lru + counters.evictions_ttl,
     )
+
+
+def _of_another_session(
+    store: Ledger[Any], bucket: Bucket, session: str, tokens: Sequence[int], matched: int
+) -> ExplainEntry | None:
+    """The longest entry that all of is a beginning of the prompt, and that is another session's."""
+    if not store.by_session:
+        return None
+    found = store.longest_whole(bucket, tokens, len(tokens) - 1)
+    if found is None or len(found.tokens) <= matched or found.session == session:
+        return None
+    return _entry(store, found, len(found.tokens), session)
+
+
+def _departure(
+    store: Ledger[Any], bucket: Bucket, tokens: Sequence[int], more_than: int
+) -> Departure | None:
+    found = store.departures.nearest(bucket, tokens, store.now())
+    return found if found is not None and found.matched_tokens > more_than else None
 
 
 def _outcome(store: Ledger[Any], matched: int, reason: RejectReason | None) -> ExplainOutcome:

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Generic, Literal, TypeVar
 
+from mlxceld.prompt_cache.departures import Departures, Reason
 from mlxceld.prompt_cache.description import Holding, describe
 from mlxceld.prompt_cache.journal import Journal
 from mlxceld.prompt_cache.key import Bucket, entry_digest, session_matches
@@ -42,6 +43,9 @@ class Ledger(abc.ABC, Generic[E]):
     """
 
     can_pin = True
+    by_session = False
+    """Whether an entry serves the session that stored it alone."""
+
     kind: ClassVar[str]
     name: ClassVar[str] = STORE_NAME
 
@@ -57,6 +61,7 @@ class Ledger(abc.ABC, Generic[E]):
     ) -> None:
         self.rejects = rejects
         self.journal = Journal(self.name, self.kind, on_event, rejects)
+        self.departures = Departures()
         self.counters = self.journal.counters
         self.min_prefix = max(1, min_prefix)
         self._budget = budget
@@ -117,6 +122,14 @@ class Ledger(abc.ABC, Generic[E]):
             found = index.longest(ids)
             if found is not None:
                 yield bucket, *found
+
+    def longest_whole(self, bucket: Bucket, tokens: Sequence[int], max_len: int) -> E | None:
+        """The longest entry of whichever session whose tokens all are a beginning of the prompt."""
+        index, best = self._indexes.get(bucket), None
+        for depth, items in () if index is None else index.prefixes(as_tokens(tokens)[:max_len]):
+            if depth >= self.min_prefix and items:
+                best = next(iter(items.values()))
+        return best
 
     def bucket_size(self, bucket: Bucket) -> int:
         """How many entries a bucket has."""
@@ -187,7 +200,7 @@ class Ledger(abc.ABC, Generic[E]):
         freed, held = self._bytes_of(victims), self._held_elsewhere(victims)
         if not dry_run:
             for entry in victims:
-                self._drop(entry)
+                self._depart(entry, "flush")
             # The entries know the raw key where the order gave its hash.
             key = victims[0].session if session is not None and victims else None
             self.journal.flushed(len(victims), session=key, freed=freed)
@@ -211,7 +224,7 @@ class Ledger(abc.ABC, Generic[E]):
         freed, held = self._bytes_of(victims), self._held_elsewhere(victims)
         if not dry_run:
             for entry in victims:
-                self._drop(entry)
+                self._depart(entry, "resize")
             self._budget = after
             self._generation += 1
             self.journal.resized(len(victims), freed=freed)
@@ -359,8 +372,13 @@ class Ledger(abc.ABC, Generic[E]):
 
     def _evict(self, entry: E, reason: Literal["lru", "ttl"]) -> None:
         freed = self._bytes_of([entry])
-        self._drop(entry)
+        self._depart(entry, reason)
         self.journal.evicted(entry, reason, freed=freed)
+
+    def _depart(self, entry: E, reason: Reason) -> None:
+        """Drop an entry that nothing takes the place of."""
+        self.departures.note(entry, reason, self._clock())
+        self._drop(entry)
 
     def _evict_oldest(self) -> E | None:
         """Give up the least recently used entry to make room; None if there is none."""

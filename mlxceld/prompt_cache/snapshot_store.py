@@ -34,6 +34,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
 
     kind = "snapshot"
     name = "snapshots"
+    by_session = True
 
     def __init__(
         self,

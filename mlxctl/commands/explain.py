@@ -9,22 +9,16 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from mlxctl import tables
+from mlxctl.api_option import api_option
 from mlxctl.context import Ctl, pass_ctl
 from mlxctl.options import CtlCommand
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-_BODY_FIELDS = (
-    "messages",
-    "prompt",
-    "tools",
-    "tool_choice",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-)
-"""What of a request's body decides how its prompt is rendered."""
+_CONVERSATIONS = frozenset({"messages", "input"})
+_PROMPTS = _CONVERSATIONS | {"prompt"}
+"""The fields by which a body is told from a text."""
 
 
 @click.command("explain", cls=CtlCommand)
@@ -32,7 +26,7 @@ _BODY_FIELDS = (
     "--messages",
     type=click.File("r", encoding="utf-8"),
     metavar="FILE",
-    help="A conversation: a JSON list of messages, or a whole chat request. - is standard input.",
+    help="A conversation: a JSON list of messages, or a request's body. - is standard input.",
 )
 @click.option("--prompt", metavar="TEXT", help="A raw prompt, as for /v1/completions.")
 @click.option(
@@ -43,6 +37,7 @@ _BODY_FIELDS = (
     help="A file with the body of a request, or with a raw prompt. - is standard input.",
 )
 @click.option("--session", metavar="K", help="The request's session key; default: the body's.")
+@api_option
 @pass_ctl
 def explain(
     ctl: Ctl,
@@ -50,10 +45,15 @@ def explain(
     prompt: str | None,
     text_file: IO[str] | None,
     session: str | None,
+    api: str | None,
 ) -> None:
     """Tell what a request would reuse, and why not more.
 
-    Nothing is computed, counted or stored.
+    Nothing is computed, counted or stored. The body is read as it would be if it were sent.
+
+    \b
+    mlxctl cache explain --file request.json
+    mlxctl cache explain --file claude-code.json --api messages
     """
     if sum(given is not None for given in (messages, prompt, text_file)) != 1:
         raise click.UsageError("give one of --messages FILE, --prompt TEXT and --file F")
@@ -65,6 +65,8 @@ def explain(
         body = {"prompt": prompt}
     if session:
         body["session"] = session
+    if api is not None:
+        body["api"] = api
     answer = ctl.client.send("POST", "cache/explain", body)
     ctl.output.show(answer, lambda: _report(answer))
 
@@ -77,15 +79,15 @@ def _read(file: IO[str], option: str) -> str:
 
 
 def _conversation(text: str) -> dict[str, Any]:
-    expected = "expected a JSON list of messages, or a chat request with messages"
+    expected = "expected a JSON list of messages, or a request with messages or input"
     try:
         value = json.loads(text)
     except ValueError as error:
         raise click.BadParameter(f"{error}; {expected}", param_hint="--messages") from None
     if isinstance(value, list):
         return {"messages": value}
-    if isinstance(value, dict) and "messages" in value:
-        return _fields(value)
+    if isinstance(value, dict) and not _CONVERSATIONS.isdisjoint(value):
+        return value
     raise click.BadParameter(expected, param_hint="--messages")
 
 
@@ -95,15 +97,9 @@ def _request(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError:
         value = None
-    if isinstance(value, dict) and ("messages" in value or "prompt" in value):
-        return _fields(value)
+    if isinstance(value, dict) and not _PROMPTS.isdisjoint(value):
+        return value
     return {"prompt": text}
-
-
-def _fields(request: dict[str, Any]) -> dict[str, Any]:
-    body = {name: request[name] for name in _BODY_FIELDS if request.get(name) is not None}
-    session = request.get("prompt_cache_key") or request.get("user")
-    return {**body, "session": session} if session else body
 
 
 def _report(answer: dict[str, Any]) -> Group:
@@ -133,6 +129,20 @@ def _rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"{count(entry['matched_tokens'])} of its {count(entry['tokens'])} tokens match;"
             f" {whose}, {entry['hits']} hits, idle {tables.duration_text(entry['idle_seconds'])}",
         )
+    other = answer.get("other_session")
+    if other is not None:
+        yield (
+            "another session",
+            f"{count(other['tokens'])} tokens match, of session {other['session']};"
+            f" this request's is {answer['session']}",
+        )
+    gone = answer.get("departure")
+    if gone is not None:
+        yield (
+            "gone",
+            f"{count(gone['matched_tokens'])} tokens, {gone['reason']},"
+            f" {tables.duration_text(gone['seconds_ago'])} ago",
+        )
     divergence = answer["divergence"]
     if divergence is not None:
         yield "differs at", f"token {count(divergence['token'])}"
@@ -142,7 +152,8 @@ def _rows(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
     rendering = answer["other_rendering"]
     if rendering is not None:
+        tool = f": {rendering['tool']}" if rendering.get("tool") else ""
         yield (
             "other rendering",
-            f"{count(rendering['matched_tokens'])} tokens match ({rendering['differs']})",
+            f"{count(rendering['matched_tokens'])} tokens match ({rendering['differs']}{tool})",
         )

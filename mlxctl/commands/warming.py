@@ -9,6 +9,7 @@ from urllib.parse import quote
 import click
 
 from mlxctl import tables
+from mlxctl.api_option import api_option
 from mlxctl.context import Ctl, pass_ctl
 from mlxctl.errors import CtlError, ExitCode
 from mlxctl.identifiers import whole_id
@@ -31,12 +32,13 @@ _LISTED = 10_000
     show_default=True,
     help="Return when it is stored, or at once with the id of its request.",
 )
+@api_option
 @pass_ctl
-def warm(ctl: Ctl, file: Path, session: str | None, pin: bool, wait: bool) -> None:
+def warm(ctl: Ctl, file: Path, session: str | None, pin: bool, wait: bool, api: str | None) -> None:
     """Prefill a system prompt or a conversation and keep it.
 
-    FILE is a text (a system prompt, whole) or JSON: a list of messages, or an object with messages
-    (and tools) or prompt. What was stored before is not computed again.
+    FILE is a text (a system prompt, whole) or JSON: a list of messages, or the body of a request
+    to any of the APIs, as it was sent. What was stored before is not computed again.
 
     \b
     mlxctl cache warm system.txt --pin
@@ -52,6 +54,8 @@ def warm(ctl: Ctl, file: Path, session: str | None, pin: bool, wait: bool) -> No
         raise CtlError("prompt_file", str(error), ExitCode.USAGE) from None
     if session is not None:
         order["session"] = session
+    if api is not None:
+        order["api"] = api
     answer = ctl.client.send("POST", "cache/warm", {**order, "pin": pin, "wait": wait})
     ctl.output.show(answer, lambda: _warm_table(answer))
 

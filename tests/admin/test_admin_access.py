@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from admin_harness import CacheEngine, resolved_settings
+from admin_harness import CacheEngine, prompts_over, resolved_settings
 from mlxceld.admin.access import TcpAccess
 from mlxceld.admin.app import PREFIX, create_admin_app
 from mlxceld.admin.tokens import AdminTokens, TokenFileError, create_token_file
@@ -41,6 +41,7 @@ async def tcp(tmp_path: Path):
     engine = CacheEngine()
     app = create_admin_app(
         engine,
+        prompts_over(engine, resolved_settings()),
         resolved_settings(),
         drain=engine.drain,
         access=TcpAccess(tokens, HostGuard("127.0.0.1", (), ())),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from admin_harness import CacheEngine, request_status, resolved_settings
+from admin_harness import CacheEngine, prompts_over, request_status, resolved_settings
 from mlxceld import __version__
 from mlxceld.admin.app import PREFIX, create_admin_app
 from mlxceld.admin.cache import BUDGET_FIELDS
@@ -80,6 +80,7 @@ async def api():
     engine = CacheEngine()
     app = create_admin_app(
         engine,
+        prompts_over(engine, resolved_settings()),
         resolved_settings(max_queue=7),
         drain=engine.drain,
         address=lambda: ("127.0.0.1", 4242),
@@ -443,7 +444,9 @@ async def test_the_actor_is_unknown_where_the_kernel_does_not_vouch(api):
 def test_the_manual_lists_the_routes_and_no_others():
     manual = (Path(__file__).parents[2] / "docs" / "mlxctl.md").read_text()
     engine = CacheEngine()
-    app = create_admin_app(engine, resolved_settings(), drain=engine.drain)
+    app = create_admin_app(
+        engine, prompts_over(engine, resolved_settings()), resolved_settings(), drain=engine.drain
+    )
     routes = {
         (route.method, route.resource.canonical.removeprefix(PREFIX))
         for route in app.router.routes()

@@ -11,22 +11,26 @@ from admin_harness import CacheEngine, resolved_settings
 from mlxceld.admin.app import PREFIX, create_admin_app
 from mlxceld.admin.openapi import REASONS, describe, operations
 from mlxceld.admin.reports import ReloadError, ReloadReport
+from mlxceld.api.errors import invalid
+from mlxceld.api.prompts import Api, Prompt
 from mlxceld.engine.events import Finished, FinishReason, Usage
-from mlxceld.models.text import RenderedPrompt
 
 
-class Codec:
-    """Turns each message, and each word of a text, into a token."""
+class ReadPrompts:
+    """Turns each message, and each word of a text, into a token; notes what it was asked."""
 
-    def render_chat(self, messages, *, tools=None, add_generation_prompt=True):
-        tokens = [len(message["content"]) for message in messages]
-        return RenderedPrompt("", [*tokens, 99] if add_generation_prompt else tokens)
+    def __init__(self) -> None:
+        self.asked: list[tuple[dict[str, Any], Api | None]] = []
 
-    def template_signature(self, *, tools=None):
-        return "sig"
-
-    def encode(self, text, *, add_special_tokens):
-        return [len(word) for word in text.split()]
+    async def to_keep(self, body: dict[str, Any], api: Api | None = None) -> Prompt:
+        self.asked.append((body, api))
+        if "prompt" in body:
+            tokens = [len(word) for word in body["prompt"].split()]
+        elif "messages" in body:
+            tokens = [len(message["content"]) for message in body["messages"]]
+        else:
+            raise invalid("messages", "neither is given, expected one of messages and prompt")
+        return Prompt(tokens, "sig", "of the body", kept_tokens=len(tokens))
 
 
 class Stream:
@@ -47,11 +51,10 @@ class Stream:
 class WarmEngine(CacheEngine):
     """An engine whose requests end at once; its entries can be pinned."""
 
-    text = Codec()
-
     def __init__(self) -> None:
         super().__init__()
         self.submitted: list[Any] = []
+        self.prompts = ReadPrompts()
         self.store.can_pin = True
 
     def submit(self, requests):
@@ -80,7 +83,9 @@ async def admin():
             needs_restart={"port": {"before": "1", "after": "2"}},
         )
 
-    app = create_admin_app(engine, resolved_settings(), drain=engine.drain, reload=reload)
+    app = create_admin_app(
+        engine, engine.prompts, resolved_settings(), drain=engine.drain, reload=reload
+    )
     async with TestClient(TestServer(app)) as client:
         yield Admin(engine, client)
 
@@ -109,10 +114,12 @@ async def test_a_conversation_is_warmed_pinned_and_unpinned(admin):
     assert (status, answer["error"]["code"]) == (404, "not_found")
 
 
-async def test_a_question_is_rendered_with_the_opening_of_its_answer_and_a_text_as_it_is(admin):
-    await admin("POST", "cache/warm", {"messages": [{"role": "user", "content": "abcd"}]})
-    await admin("POST", "cache/warm", {"prompt": "two words"})
-    assert [list(r.tokens) for r in admin.engine.submitted] == [[4, 99], [3, 5]]
+async def test_a_body_is_handed_on_as_it_was_sent(admin):
+    body = {"messages": [{"role": "user", "content": "abcd"}], "tools": [], "model": "any"}
+    await admin("POST", "cache/warm", {**body, "pin": False, "session": "s"})
+    await admin("POST", "cache/warm", {"prompt": "two words", "api": "completions"})
+    assert admin.engine.prompts.asked == [(body, None), ({"prompt": "two words"}, "completions")]
+    assert [r.session for r in admin.engine.submitted] == ["s", "of the body"]
 
 
 async def test_who_does_not_wait_gets_the_id(admin):
@@ -124,11 +131,10 @@ async def test_who_does_not_wait_gets_the_id(admin):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({}, "either messages or prompt"),
-        ({"prompt": "a", "messages": [{}]}, "either messages or prompt"),
-        ({"prompt": "a", "tools": []}, "give messages"),
-        ({"messages": []}, "a list that is not empty"),
-        ({"prompt": ""}, "a string that is not empty"),
+        ({}, "expected one of messages and prompt"),
+        ({"prompt": "a", "api": "rest"}, "one of"),
+        ({"prompt": "a", "session": ""}, "a string that is not empty"),
+        ({"prompt": "a", "pin": 1}, "true or false"),
     ],
 )
 async def test_a_bad_order_to_warm_is_refused(admin, body, says):

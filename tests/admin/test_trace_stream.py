@@ -10,13 +10,20 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from admin_harness import CacheEngine, resolved_settings
+from admin_harness import CacheEngine, prompts_over, resolved_settings
 from mlxceld.admin.app import PREFIX, create_admin_app
 from mlxceld.prompt_cache.trace_feed import FEED_EVENTS
 
 
 def _server(engine: CacheEngine) -> TestServer:
-    return TestServer(create_admin_app(engine, resolved_settings(), drain=engine.drain))
+    return TestServer(
+        create_admin_app(
+            engine,
+            prompts_over(engine, resolved_settings()),
+            resolved_settings(),
+            drain=engine.drain,
+        )
+    )
 
 
 async def _next(response: ClientResponse) -> tuple[str, Any]:

@@ -23,7 +23,7 @@ SYSTEM = [{"role": "system", "content": "Be brief.\n"}]
             json.dumps(
                 {"messages": SYSTEM, "tools": [], "model": "m", "stream": True, "session": "s"}
             ),
-            {"messages": SYSTEM, "tools": [], "session": "s"},
+            {"messages": SYSTEM, "tools": [], "model": "m", "stream": True, "session": "s"},
         ),
         ("p", json.dumps({"prompt": "Once", "session": None}), {"prompt": "Once"}),
     ],
@@ -42,8 +42,8 @@ def test_a_text_is_a_system_prompt_and_json_a_conversation(
         ("p.txt", b" \n", "is empty"),
         ("p.txt", b"\xff\xfe", "not UTF-8"),
         ("p.json", b"{", "not JSON"),
-        ("p.json", b'{"model": "m"}', "messages or prompt"),
-        ("p.json", b'"text"', "messages or prompt"),
+        ("p.json", b'{"model": "m"}', "with messages, input or prompt"),
+        ("p.json", b'"text"', "with messages, input or prompt"),
     ],
 )
 def test_a_file_that_holds_no_prompt_is_named(
