@@ -60,9 +60,10 @@ async def post_explain(request: web.Request) -> web.Response:
 def _check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
     if not tokens:
         raise AdminError(400, "the prompt is empty, expected at least one token", field="prompt")
-    if (worst := max(tokens)) >= vocab_size:
+    wrong = next((token for token in tokens if not 0 <= token < vocab_size), None)
+    if wrong is not None:
         raise AdminError(
-            400, f"token id {worst} is not in the vocabulary of {vocab_size}", field="prompt"
+            400, f"token id {wrong} is not in the vocabulary of {vocab_size}", field="prompt"
         )
 
 

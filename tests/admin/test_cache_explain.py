@@ -192,24 +192,29 @@ async def test_bad_bodies_are_refused_with_their_field(
         ({"messages": [], "prompt": "x"}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
-        ({"messages": talk("x"), "tools": [1]}, "tools"),
+        ({"messages": talk("x"), "tools": [1]}, "tools[0]"),
         ({"messages": talk("x"), "chat_template_kwargs": 3}, "chat_template_kwargs"),
-        ({"messages": talk("x"), "chat_template_kwargs": {"tools": []}}, "messages"),
+        ({"messages": talk("x"), "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
         ({"prompt": [1, -1]}, "prompt"),
         ({"prompt": [1, 99_999_999_999]}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": "x", "session": 3}, "session"),
-        ({"prompt": "x", "mesages": 3}, "mesages"),
+        ({"mesages": talk("x")}, "messages"),
+        ({"prompt": ["x", "y"]}, "prompt"),
+        ({"messages": talk("x"), "api": "rest"}, "api"),
     ]
     async with open_stack(tiny_models.folder("llama"), tmp_path) as stack:
         for body, field in bad:
             response = await stack.admin.post(f"{PREFIX}/cache/explain", json=body)
-            error = (await response.json())["error"]
+            answer = await response.json()
+            assert "error" in answer, (body, answer)
+            error = answer["error"]
             assert (response.status, error["details"]["field"]) == (400, field), error
         response = await stack.admin.post(f"{PREFIX}/cache/explain", data=b"{}")
         assert response.status == 415
-        # A long conversation is no more than the public API takes.
-        response = await stack.admin.post(
-            f"{PREFIX}/cache/explain", json={"prompt": "word " * 40_000}
-        )
-        assert response.status == 200, await response.text()
+        # A long prompt is taken as far as the public API takes it.
+        for words, status in ((10_000, 200), (40_000, 400)):
+            body = {"prompt": "word " * words}
+            response = await stack.admin.post(f"{PREFIX}/cache/explain", json=body)
+            assert response.status == status, await response.text()
+        assert "maximum context length" in await response.text()

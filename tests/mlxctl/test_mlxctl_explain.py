@@ -62,13 +62,14 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         (
             "--messages",
             {"messages": MESSAGES, "tools": [{}], "model": "m", "stream": True, "user": "u"},
-            {"messages": MESSAGES, "tools": [{}], "session": "u"},
+            {"messages": MESSAGES, "tools": [{}], "model": "m", "stream": True, "user": "u"},
         ),
         (
             "--file",
             {"prompt": "x", "user": "u", "prompt_cache_key": "k"},
-            {"prompt": "x", "session": "k"},
+            {"prompt": "x", "user": "u", "prompt_cache_key": "k"},
         ),
+        ("--file", {"input": "hi"}, {"input": "hi"}),
         ("--file", {"other": 1}, {"prompt": '{"other": 1}'}),
     ],
 )
@@ -77,6 +78,13 @@ def test_files(ask, tmp_path: Path, option: str, content: Any, sent: dict[str, A
     path.write_text(json.dumps(content))
     code, body, out, _ = ask(option, str(path), "-o", "json")
     assert (code, body, json.loads(out)) == (0, sent, ANSWER)
+
+
+def test_the_session_and_the_api_of_a_body_can_be_told(ask, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(json.dumps({"messages": MESSAGES, "system": "s"}))
+    _, body, *_ = ask("--file", str(path), "--session", "k", "--api", "messages")
+    assert body == {"messages": MESSAGES, "system": "s", "session": "k", "api": "messages"}
 
 
 def test_a_text_file_is_a_raw_prompt(ask, tmp_path: Path) -> None:
