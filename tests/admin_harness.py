@@ -140,6 +140,9 @@ class CacheEngine:
     def text(self) -> Any:
         raise NotReadyError("there is no model")
 
+    def foretell_with(self, make: Any) -> None:
+        pass
+
     def submit(self, requests: Sequence[Any]) -> list[Any]:
         raise NotReadyError("there is no model")
 

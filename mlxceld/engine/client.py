@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
+    from mlxceld.engine.next_turns import MakeNextTurns
     from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.budgets import Capacities
@@ -50,6 +51,9 @@ class EngineClient(Protocol):
         Raises QueueFullError, NotReadyError, InvalidRequestError or ContextLengthError; then
         nothing was queued.
         """
+
+    def foretell_with(self, make: MakeNextTurns) -> None:
+        """Ask ``make`` about the turns after replies; till then nobody is asked."""
 
     def cancel(self, request_id: str) -> bool:
         """Stop a request within one step; False if none of that id is in flight."""

@@ -14,9 +14,11 @@ from mlxceld.engine import grouping, sharing
 from mlxceld.engine.answers import Answers
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
+from mlxceld.engine.constraint import make_constraint
 from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.kv_memory import KvMemory
+from mlxceld.engine.next_turns import MakeNextTurns, unknown
 from mlxceld.engine.output import TokenOutput
 from mlxceld.engine.prefill import group_caches, run_chunk
 from mlxceld.engine.pressure import Pressure
@@ -70,8 +72,10 @@ class EngineCore:
         reuse: PromptReuse,
         recorder: Recorder,
         clock: Callable[[], float],
+        make_next_turns: MakeNextTurns = unknown,
     ) -> None:
         self.verdict = verdict
+        self._make_next_turns = make_next_turns
         self._model = model
         self._clock = clock
         self._reuse = reuse
@@ -288,6 +292,9 @@ class EngineCore:
         sequence.output = TokenOutput(
             self._model.text, sequence.prompt, request.sampling.stop, sequence.request.shown_tokens
         )
+        if request.constraint is not None:
+            sequence.constraint = make_constraint(self._model.text, request.constraint)
+        sequence.continuation = self._make_next_turns(request)
         self._place(sequence)
 
     def _place(self, sequence: Sequence) -> None:
