@@ -137,6 +137,10 @@ class CacheEngine:
         )
 
     @property
+    def cache(self) -> CacheEngine:
+        return self
+
+    @property
     def text(self) -> Any:
         raise NotReadyError("there is no model")
 
@@ -167,9 +171,11 @@ class CacheEngine:
             lambda: self.store.resize(changes, dry_run=dry_run, generation=generation)
         )
 
-    def pin(self, request: Any, *, keep: bool = True) -> Future[PinReport]:
-        tokens = as_tokens(request.tokens)
-        return self._order(lambda: self.store.pin(BUCKET, request.session, tokens, keep=keep))
+    def pin(
+        self, tokens: Sequence[int], session: str, signature: str, *, keep: bool = True
+    ) -> Future[PinReport]:
+        ids = as_tokens(tokens)
+        return self._order(lambda: self.store.pin(BUCKET, session, ids, keep=keep))
 
     def verify(self) -> Future[VerifyReport]:
         check = VerifyCheck("adopt == cold", "pageable", True, "8 tokens")

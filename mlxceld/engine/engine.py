@@ -18,16 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mlxceld.engine import power
 from mlxceld.engine.admission import token_limit
 from mlxceld.engine.cache_admin import CacheAdmin, Loaded, stores_of
-from mlxceld.engine.commands import (
-    Command,
-    Explain,
-    Flush,
-    ListEntries,
-    Pin,
-    Resize,
-    Unpin,
-    Verify,
-)
+from mlxceld.engine.cache_client import CacheClient
 from mlxceld.engine.configured_store import make_whole_store
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
@@ -45,23 +36,13 @@ from mlxceld.telemetry.status import EngineSnapshot, EngineState
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.capacities import CapacityPlan
+    from mlxceld.engine.commands import Command
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.prefetch import Prefetcher
     from mlxceld.engine.request import GenerationRequest, NextTurn
     from mlxceld.models.budgets import Capacities
     from mlxceld.models.loading import LoadedModel
     from mlxceld.models.text import TextCodec
-    from mlxceld.prompt_cache.explain import ExplainReport
-    from mlxceld.prompt_cache.reports import (
-        BudgetChange,
-        EntryList,
-        FlushReport,
-        PinReport,
-        ResizeReport,
-        TraceEvent,
-        VerifyReport,
-    )
-    from mlxceld.prompt_cache.trace_feed import TraceFeed
 
 log = logging.getLogger(__name__)
 
@@ -97,13 +78,14 @@ class Engine:
         # Its budget is what is told until a model has decided how its prompts are kept.
         self._whole = make_whole_store(settings, clock, trace.emit, rejects)
         self._settings = settings
-        self._trace = trace
+        self._emit = trace.emit
         self._publisher = Publisher(settings, self._whole, rejects, trace, clock)
         self._state = EngineState.LOADING
         self._loaded: Loaded | None = None
         self._admin = CacheAdmin(
             lambda: self._loaded, self._publisher, lambda: self._publish(force=True)
         )
+        self.cache = CacheClient(self._put_command, trace, self._publisher.trace_switched)
         self._given = given
         self._power = power.PowerSource(clock, on_battery)
         self._loader = loader
@@ -241,62 +223,12 @@ class Engine:
             self._inbox.asked.offered.append(turn)
             self._inbox.lock.notify()
 
-    def flush(
-        self, *, store: str = "all", session: str | None = None, dry_run: bool = False
-    ) -> Future[FlushReport]:
-        """See :class:`EngineClient`."""
-        return self._command(Flush(store, session, dry_run))
-
-    def resize(
-        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
-    ) -> Future[ResizeReport]:
-        """See :class:`EngineClient`."""
-        return self._command(Resize(changes, dry_run, generation))
-
-    def entries(
-        self, *, store: str = "all", session: str | None = None, limit: int | None = None
-    ) -> Future[EntryList]:
-        """See :class:`EngineClient`."""
-        return self._command(ListEntries(store, session, limit))
-
-    def pin(self, request: GenerationRequest, *, keep: bool = True) -> Future[PinReport]:
-        """See :class:`EngineClient`."""
-        return self._command(Pin(request.tokens, request.session, request.template_signature, keep))
-
-    def unpin(self, digest: str) -> Future[PinReport | None]:
-        """See :class:`EngineClient`."""
-        return self._command(Unpin(digest))
-
-    def verify(self) -> Future[VerifyReport]:
-        """See :class:`EngineClient`."""
-        return self._command(Verify())
-
-    def explain(self, tokens: Seq[int], session: str, signature: str) -> Future[ExplainReport]:
-        """See :class:`EngineClient`."""
-        return self._command(Explain(tokens, session, signature))
-
-    def set_trace(self, enabled: bool) -> None:
-        """See :class:`EngineClient`."""
-        self._trace.switch(enabled)
-        self._publisher.trace_switched()
-
-    def follow_trace(self, wake: Callable[[], None]) -> TraceFeed:
-        """See :class:`EngineClient`."""
-        return self._trace.follow(wake)
-
-    def trace_tail(self, n: int) -> list[TraceEvent]:
-        """See :class:`EngineClient`."""
-        return self._trace.tail(n)
-
-    def _command(self, command: Command) -> Future[Any]:
-        """Have a command carried out between two steps; the future has its report."""
-        future: Future[Any] = Future()
+    def _put_command(self, command: Command, future: Future[Any]) -> None:
         with self._inbox.lock:
             if self._state in (EngineState.STOPPED, EngineState.FAILED):
                 raise NotReadyError(f"the engine is {self._state.value}")
             self._inbox.asked.commands.append((command, future))
             self._inbox.lock.notify()
-        return future
 
     # The thread.
 
@@ -323,7 +255,7 @@ class Engine:
                 model, settings, VerdictFile(settings.state_dir), progress=self._report_check
             )
             reuse = make_reuse(
-                model, settings, budget, self._whole, self._trace.emit, self._clock, checks
+                model, settings, budget, self._whole, self._emit, self._clock, checks
             )
             core, status = make_core(
                 model,
