@@ -22,7 +22,8 @@ from mlxceld.engine.snapshot_reuse import SnapshotReuse
 from mlxceld.kv import paged_rows, row_caches, shared_attention, snapshots
 from mlxceld.kv.pool import BlockPool
 from mlxceld.kv.snapshots import RowState
-from mlxceld.models.cache_kinds import CacheKind
+from mlxceld.models.caches.kinds import CacheKind
+from mlxceld.models.caches.registry import leaves
 from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 
@@ -247,7 +248,7 @@ def _snapshot_reuse(
     log.info(
         "prompt cache: snapshots, %d caches of %d by reference",
         len(pageable),
-        sum(1 for _ in row_caches.leaves(row)),
+        sum(1 for _ in leaves(row)),
     )
     return SnapshotReuse(
         whole,
