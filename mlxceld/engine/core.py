@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlxceld.config.units import readable_bytes
 from mlxceld.engine import grouping, sharing
+from mlxceld.engine.admitter import Admitter
 from mlxceld.engine.answers import Answers
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.kv_memory import KvMemory
-from mlxceld.engine.output import TokenOutput
 from mlxceld.engine.prefill import group_caches, run_chunk
 from mlxceld.engine.pressure import Pressure
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.reuse import PromptReuse
-from mlxceld.engine.sampling import RowSampler
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
 from mlxceld.engine.shared_reading import SharedReading
@@ -95,6 +93,16 @@ class EngineCore:
         self._endings = Endings(
             self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
         )
+        self._admitter = Admitter(
+            model,
+            self._scheduler,
+            self._batch,
+            self._memory,
+            reuse,
+            self._endings,
+            recorder,
+            clock,
+        )
 
     def _chunk_size(self) -> ChunkSize:
         if self.verdict.fixed_chunks:
@@ -159,15 +167,11 @@ class EngineCore:
         """Do one round of work: at most one decode step and one prefill chunk."""
         try:
             self._reap()
-            if (
-                self._endings.unstored
-                or self._scheduler.orphans
-                or self._scheduler.next_in_line(len(self._batch))
-            ):
+            if self._admitter.due:
                 # What ended is stored first, so that who comes next finds it.
                 self._answers.hand_over()
                 self._break_pipeline()
-                self._admit()
+                self._admitter.admit()
             if self._scheduler.prefilling:
                 # A chunk is not overlapped with a step: streams get their tokens before it.
                 self._settle()
@@ -250,79 +254,13 @@ class EngineCore:
                 ended.append((sequence, FinishReason.TIMEOUT))
         self._endings.end(ended, now)
 
-    def _admit(self) -> None:
-        self._memory.note_tails()
-        for sequence in self._scheduler.take_orphans():
-            self._attempt(self._place, sequence)
-        if not self._scheduler.waiting:
-            return
-        while (first := self._scheduler.next_in_line(len(self._batch))) is not None:
-            sequence = first
-            if not sequence.prompt:
-                sequence.prompt = list(sequence.request.tokens)
-            if missing := self._memory.shortage(sequence, self._scheduler):
-                sequence.note = f"waits for {readable_bytes(missing)} of memory"
-                return
-            self._scheduler.admit()
-            sequence.note = ""
-            self._attempt(self._begin, sequence)
-
-    def _attempt(self, action: Callable[[Sequence], None], sequence: Sequence) -> None:
-        """Do something for one sequence; if it fails, that request alone does."""
-        if sequence.phase is Phase.DONE:
-            return
-        try:
-            action(sequence)
-        except Exception as error:
-            self._endings.fault(sequence, error)
-
-    def _begin(self, sequence: Sequence) -> None:
-        if sequence.sampler is not None:  # it has been here before
-            self._place(sequence)
-            return
-        request = sequence.request
-        sequence.prefill_started_at = self._clock()
-        sequence.sampler = RowSampler(
-            request.sampling, sequence.seed, self._model.status.vocab_size
-        )
-        sequence.output = TokenOutput(
-            self._model.text, sequence.prompt, request.sampling.stop, sequence.request.shown_tokens
-        )
-        self._place(sequence)
-
-    def _place(self, sequence: Sequence) -> None:
-        """Let a sequence adopt what is stored, or follow one that is computing its beginning."""
-        leader, common = sharing.leader_of(sequence, self._scheduler.computing(), self._reuse)
-        if leader is not None and leader.prefilled < common:
-            sharing.follow(sequence, leader, common)
-            return
-        if leader is not None:
-            self._reuse.share(leader)
-        self._reuse.adopt(sequence)
-        sequence.had = max(0, sequence.had - sequence.prefilled)
-        if sequence.row is None:
-            sequence.row = row_caches.new_row(self._model.module)
-        row_caches.set_step(sequence.row, self._memory.step)
-
-    def _let_go(self, leader: Sequence) -> None:
-        """Store what followers of a sequence wait for, and let those go on who have it all."""
-        ready = sharing.ready(leader)
-        if ready:
-            self._memory.note_tails()
-            self._reuse.share(leader)
-            if self._reads_together and grouping.reads_along(leader, ready):
-                self._attempt(self._reuse.page_out, leader)
-        for follower in ready:
-            sharing.part(follower)
-            self._attempt(self._place, follower)
-
     def _prefill(self) -> None:
         streaming = len(self._batch) > 0
         chunk = self._chunks.size(streams_running=streaming)
         readers = self.sequences() if self._reads_together else ()
         for sequence in grouping.alone(self._scheduler.computing(), readers):
             if self._memory.room_for_copy(sequence):
-                self._attempt(self._reuse.page_in, sequence)
+                self._admitter.attempt(self._reuse.page_in, sequence)
         group = self._scheduler.next_group(chunk)
         if not group:
             return
@@ -342,7 +280,7 @@ class EngineCore:
                 self._reuse.reached(sequence, at)
             if sequence.request.stream and not sequence.resumed:
                 self._answers.progress(sequence)
-            self._let_go(sequence)
+            self._admitter.let_go(sequence, reads_together=self._reads_together)
             if not sequence.prefill_left:
                 done.append(sequence)
         if done:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mlxceld.engine import sharing
 from mlxceld.engine.sequence import Phase
 from mlxceld.kv import row_caches
 
 if TYPE_CHECKING:
+    from mlxceld.engine.admitter import Beginning
     from mlxceld.engine.batch import DecodeBatch
     from mlxceld.engine.reuse import PromptReuse
-    from mlxceld.engine.scheduler import Scheduler
     from mlxceld.engine.sequence import Sequence
 
 _STEPS = ((1 << 16, 256), (1 << 12, 64), (0, 16))
@@ -86,13 +85,13 @@ class KvMemory:
         held = self._reuse.reserved() + self.tails() + self._promised()
         return held + copied <= self.limit
 
-    def shortage(self, sequence: Sequence, scheduler: Scheduler) -> int:
+    def shortage(self, sequence: Sequence, beginning: Beginning) -> int:
         """Bytes that are missing for a sequence to be admitted; 0 if it may be.
 
         Whatever nobody reads and the sequence would not adopt is given up for it if need be. Where
         nothing else runs there is no shortage: more room than now will not come.
         """
-        found = self._found(sequence, scheduler)
+        found = self._found(beginning)
         # Blocks are read whole; the rest of a match is copied into the tail.
         tail = self._with_room(
             len(sequence.known()) - found // self._reuse.block_size * self._reuse.block_size
@@ -105,21 +104,21 @@ class KvMemory:
         taken = self.tails() + self._promised() + needed
         if taken + self._reuse.reserved() <= self.limit or not running:
             return 0
-        kept = self._reuse.pinned(running, sequence)
+        kept = self._reuse.pinned(running, beginning.match)
         if taken + kept > self.limit:
             return taken + kept - self.limit
         return 0 if self.make_room(needed) else taken + self._reuse.reserved() - self.limit
 
-    def _found(self, sequence: Sequence, scheduler: Scheduler) -> int:
+    def _found(self, beginning: Beginning) -> int:
         """Tokens that a sequence will find stored, or that one under way will store for it.
 
         The latter only where the budget has room for them beside that one's own row.
         """
-        leader, common = sharing.leader_of(sequence, scheduler.computing(), self._reuse)
         held = self._reuse.reserved() + self.tails() + self._promised()
-        if leader is not None and held + common * self._reuse.token_bytes <= self.limit:
+        common = beginning.common
+        if common and held + common * self._reuse.token_bytes <= self.limit:
             return common
-        return self._reuse.expected(sequence) or 0
+        return beginning.match.matched
 
     def too_padded(self, newcomers: list[Sequence]) -> Sequence | None:
         """The row that makes a batch with newcomers hold more padding than tokens, if one does."""

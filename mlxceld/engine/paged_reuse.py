@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from mlxceld.engine.reuse import bucket_of, offered_before, reject_without_row, worth_keeping
+from mlxceld.engine.reuse import (
+    bucket_of,
+    carried_match,
+    offered_before,
+    purpose_of,
+    reject_without_row,
+    worth_keeping,
+)
 from mlxceld.kv import paged_rows, row_caches
 from mlxceld.kv.shared_prefix import SharedPrefix
-from mlxceld.prompt_cache.block_entry import Match
+from mlxceld.prompt_cache.block_entry import AdoptedBlocks
+from mlxceld.prompt_cache.match import Match, Purpose
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
     from mlxceld.kv.slabs import LayerShape
-    from mlxceld.prompt_cache.block_entry import ChainStats
+    from mlxceld.prompt_cache.block_entry import BlockEntry, ChainStats
     from mlxceld.prompt_cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
@@ -77,64 +85,59 @@ class PagedReuse:
 
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        first_time, sequence.looked_up = not sequence.looked_up, True
-        tokens = sequence.known()
-        match = self.store.adopt(
-            bucket_of(self._model_id, sequence),
-            sequence.request.session,
-            tokens,
-            len(tokens) - 1,
-            seq_id=sequence.seq_id,
-            counted=first_time,
-        )
-        if match is None:
+        purpose = purpose_of(sequence)
+        match, sequence.match = self.match(sequence), None
+        found = self.store.adopt(match, seq_id=sequence.seq_id, purpose=purpose)
+        if found is None:
             return
-        match = self._within_room(sequence, match, counted=first_time)
-        if match is None:
+        adopted = self._within_room(sequence, found, purpose)
+        if adopted is None:
             return
-        whole, rest = self._cut(match.matched)
+        whole, rest = self._cut(adopted.matched)
         try:
             row = row_caches.new_row(self._module)
             if rest:
-                layers = self._pool.read(match.blocks[whole:], rest)
+                layers = self._pool.read(adopted.blocks[whole:], rest)
                 mx.eval(layers)
                 row = paged_rows.row_of(self._module, layers, rest)
         except Exception:
             # The entry stays, and the request goes on cold: slower, never wrong.
-            log.exception("a stored prefix of %d tokens could not be read", match.matched)
+            log.exception("a stored prefix of %d tokens could not be read", adopted.matched)
             self.store.adoption_failed(
-                match,
+                adopted,
                 RejectReason.LAYOUT_CONSTRAINTS,
                 seq_id=sequence.seq_id,
-                counted=first_time,
+                purpose=purpose,
             )
             return
-        self._pool.release(match.blocks[whole:])
-        self._give_table(sequence, match.blocks[:whole])
+        self._pool.release(adopted.blocks[whole:])
+        self._give_table(sequence, adopted.blocks[:whole])
         sequence.row = row
-        sequence.prefilled = match.matched
-        if first_time:
-            sequence.cached = match.matched
+        sequence.prefilled = adopted.matched
+        if purpose is not Purpose.RESUMED:
+            sequence.cached = adopted.matched
 
-    def _within_room(self, sequence: Sequence, match: Match, *, counted: bool) -> Match | None:
+    def _within_room(
+        self, sequence: Sequence, adopted: AdoptedBlocks, purpose: Purpose
+    ) -> AdoptedBlocks | None:
         """A match without the rest of its last block where the budget cannot hold that copy.
 
         None where too little is left of it then.
         """
         size = self._pool.block_size
-        whole, rest = self._cut(match.matched)
+        whole, rest = self._cut(adopted.matched)
         if not rest or self._pool.room() >= rest * self.token_bytes:
-            return match
+            return adopted
         if whole * size < self.store.min_prefix:
             self.store.adoption_failed(
-                match,
+                adopted,
                 RejectReason.BLOCK_BOUNDARY_FLOOR,
                 seq_id=sequence.seq_id,
-                counted=counted,
+                purpose=purpose,
             )
             return None
-        self._pool.release(match.blocks[whole:])
-        return Match(match.entry, whole * size, match.blocks[:whole])
+        self._pool.release(adopted.blocks[whole:])
+        return AdoptedBlocks(adopted.entry, whole * size, adopted.blocks[:whole])
 
     def _cut(self, tokens: int) -> tuple[int, int]:
         """How many whole blocks of a match are read from the pool, and the tokens to be copied."""
@@ -142,12 +145,19 @@ class PagedReuse:
             return 0, tokens
         return divmod(tokens, self._pool.block_size)
 
-    def expected(self, sequence: Sequence) -> int | None:
+    @property
+    def version(self) -> int:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if not self.store.enabled:
-            return None
-        match = self._find(sequence)
-        return 0 if match is None else match.matched
+        return self.store.version
+
+    def match(self, sequence: Sequence) -> Match[BlockEntry]:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return carried_match(self.store, self._model_id, sequence)
+
+    @property
+    def shares_early(self) -> bool:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self.store.enabled
 
     def share(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
@@ -194,13 +204,8 @@ class PagedReuse:
 
     def _stored_or_held(self, sequence: Sequence, tokens: list[int]) -> list[int]:
         """The most whole blocks that hold a sequence's first tokens already."""
-        bucket = bucket_of(self._model_id, sequence)
-        stored = self.store.find(bucket, sequence.request.session, tokens, len(tokens))
-        if stored is not None:
-            whole = stored.matched // self._pool.block_size
-            if whole > len(sequence.table):
-                return list(stored.blocks[:whole])
-        return list(sequence.table)
+        stored = self.store.whole_blocks(bucket_of(self._model_id, sequence), tokens)
+        return list(stored if len(stored) > len(sequence.table) else sequence.table)
 
     def release(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
@@ -225,11 +230,10 @@ class PagedReuse:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         self._pool.set_aside(nbytes)
 
-    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+    def pinned(self, running: Iterable[Sequence], match: Match[BlockEntry]) -> int:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        match = self._find(adopter)
-        blocks = set() if match is None else set(match.blocks)
-        if match is not None:
+        blocks = set(self.store.blocks_of(match))
+        if match.entry is not None:
             self.store.touch(match.entry)
         for sequence in running:
             blocks.update(sequence.table)
@@ -307,11 +311,6 @@ class PagedReuse:
             for sequence in sequences:
                 sequence.table = [moved.get(block, block) for block in sequence.table]
         self._pool.give_back(spare=False)
-
-    def _find(self, sequence: Sequence) -> Match | None:
-        tokens = sequence.known()
-        bucket = bucket_of(self._model_id, sequence)
-        return self.store.find(bucket, sequence.request.session, tokens, len(tokens) - 1)
 
     def pool_stats(self) -> PoolStats | None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""

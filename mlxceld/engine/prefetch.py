@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +150,7 @@ class Prefetcher:
             client=turn.client,
             endpoint="prefetch",
             boundaries=(Boundary(count, "prefetch"),),
+            background=True,
         )
         sequence = Sequence(
             seq_id=0,
@@ -163,20 +163,19 @@ class Prefetcher:
             phase=Phase.PREFILL,
             prompt=list(request.tokens),
         )
-        found = self._reuse.expected(sequence)
+        found = self._reuse.match(sequence).matched
         row_bytes = (count + _STEP) * self._reuse.token_bytes
         if (
             not self._stores
             or (self._context_length is not None and count >= self._context_length)
-            or (found is not None and count - found <= _NOT_WORTH_IT)
+            or count - found <= _NOT_WORTH_IT
             or (self._limit is not None and self._reuse.reserved() + row_bytes > self._limit)
         ):
             self.counters.skipped += 1
             return
         self._reuse.set_aside(row_bytes)
         self._running = (turn, sequence)
-        with _uncounted(self._reuse):
-            self._reuse.adopt(sequence)
+        self._reuse.adopt(sequence)
         # Between two chunks it reads nothing of the pool, whose blocks may move meanwhile.
         self._reuse.page_in(sequence)
         if sequence.row is None:
@@ -249,15 +248,3 @@ def _same_kind(turn: NextTurn, session: str, signature: str) -> bool:
 def _begins(tokens: Iterable[int], start: Iterable[int]) -> bool:
     whole, first = list(tokens), list(start)
     return whole[: len(first)] == first
-
-
-@contextmanager
-def _uncounted(reuse: PromptReuse) -> Iterator[None]:
-    """Look up without a trace in the counters, which are of requests."""
-    stores = [reuse.store] if reuse.snapshots is None else [reuse.store, reuse.snapshots]
-    before = [(s.counters, s.counters.lookups, s.counters.hits, s.counters.misses) for s in stores]
-    try:
-        yield
-    finally:
-        for counters, lookups, hits, misses in before:
-            counters.lookups, counters.hits, counters.misses = lookups, hits, misses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +14,7 @@ from mlxceld.kv import row_caches
 from mlxceld.kv.memory import release_freed
 from mlxceld.kv.row_caches import Caches
 from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.match import Match, Purpose, Query
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.ledger import Ledger
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
+    from mlxceld.prompt_cache.whole_entry import Entry
     from mlxceld.prompt_cache.whole_store import PrefixStore
 
 log = logging.getLogger(__name__)
@@ -32,7 +35,7 @@ log = logging.getLogger(__name__)
 class PromptReuse(Protocol):
     """What the core asks before a prefill and at a sequence's end.
 
-    All of it but :meth:`expected` and :meth:`wants` only while no step is in flight: it may write
+    All of it but :meth:`wants` only while no step is in flight: it may write
     to memory that a step reads.
     """
 
@@ -48,15 +51,26 @@ class PromptReuse(Protocol):
     def snapshots(self) -> SnapshotStore[Any] | None:
         """Where states are kept; None for a model or a backend that needs none."""
 
-    def adopt(self, sequence: Sequence) -> None:
-        """Give a sequence the longest stored prefix of its prompt.
+    def match(self, sequence: Sequence) -> Match[Any]:
+        """What :meth:`adopt` would adopt now, at most all but the last token of the prompt.
 
-        At most all but the last token, so that there is a logit to sample from. Sets ``row``,
-        ``prefilled`` and ``cached``; on a miss they stay as they are.
+        The first time a store is looked up in; the sequence carries what was found, and later it
+        is only brought up to date.
         """
 
-    def expected(self, sequence: Sequence) -> int | None:
-        """How many tokens :meth:`adopt` would find now; None where nothing can be shared early."""
+    @property
+    def version(self) -> int:
+        """A number that changes whenever something is stored or leaves."""
+
+    def adopt(self, sequence: Sequence) -> None:
+        """Give a sequence what it matches, so that it carries no match any more.
+
+        Sets ``row``, ``prefilled`` and ``cached``; on a miss they stay as they are.
+        """
+
+    @property
+    def shares_early(self) -> bool:
+        """Whether a beginning can be adopted from a sequence that is still in prefill."""
 
     def share(self, sequence: Sequence) -> None:
         """Store what a sequence in prefill has computed so far; its row stays as it is.
@@ -81,7 +95,7 @@ class PromptReuse(Protocol):
     def block_size(self) -> int:
         """Tokens that are read from the pool or not at all.
 
-        1 where an adopted row is taken over as it is; more than any prompt has where it is copied.
+        More than any prompt has where an adopter gets all of what it matches into its own row.
         """
 
     @property
@@ -94,7 +108,7 @@ class PromptReuse(Protocol):
     def set_aside(self, nbytes: int) -> None:
         """Leave a part of the budget to what running sequences hold in their rows."""
 
-    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+    def pinned(self, running: Iterable[Sequence], match: Match[Any]) -> int:
         """Bytes that cannot be freed: what is being read, or would be adopted."""
 
     def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
@@ -159,6 +173,24 @@ def bucket_of(model_id: str, sequence: Sequence) -> Bucket:
     return Bucket(model_id, sequence.request.template_signature)
 
 
+def carried_match(store: Ledger[Any], model_id: str, sequence: Sequence) -> Match[Any]:
+    """The match that a sequence carries, brought up to date, or a new one of all that it knows."""
+    if sequence.match is None:
+        query = Query.of(bucket_of(model_id, sequence), sequence.request.session, sequence.known())
+        sequence.match = store.match(query)
+    else:
+        sequence.match = store.renew(sequence.match)
+    return sequence.match
+
+
+def purpose_of(sequence: Sequence) -> Purpose:
+    """What an adoption counts as; every one after the first is that of a preempted request."""
+    if sequence.looked_up:
+        return Purpose.RESUMED
+    sequence.looked_up = True
+    return Purpose.BACKGROUND if sequence.request.background else Purpose.REQUEST
+
+
 def worth_keeping(store: Ledger[Any], sequence: Sequence) -> bool:
     """Whether a store would look at what a sequence has computed."""
     return store.enabled and sequence.fed >= store.min_prefix
@@ -190,7 +222,8 @@ class WholePrefixReuse:
     reads_together = False
     gathers = False
     sharing: SharingVerdict | None = None
-    block_size = 1
+    shares_early = False  # a row in use cannot be given away
+    block_size = sys.maxsize
 
     def __init__(
         self, store: PrefixStore[Caches], model_id: str, *, token_bytes: int, max_bytes: int
@@ -207,16 +240,11 @@ class WholePrefixReuse:
 
         A sequence that had to make way computes everything anew.
         """
-        if sequence.looked_up:
+        purpose = purpose_of(sequence)
+        if purpose is Purpose.RESUMED:
             return
-        sequence.looked_up = True
-        taken = self.store.take(
-            bucket_of(self._model_id, sequence),
-            sequence.request.session,
-            sequence.prompt,
-            len(sequence.prompt) - 1,
-            seq_id=sequence.seq_id,
-        )
+        match, sequence.match = self.match(sequence), None
+        taken = self.store.take(match, seq_id=sequence.seq_id, purpose=purpose)
         if taken is None:
             return
         row = taken.payload
@@ -227,16 +255,24 @@ class WholePrefixReuse:
                 # The entry is gone, and the request goes on cold: slower, never wrong.
                 log.exception("an adopted prefix could not be trimmed by %d", surplus)
                 self.store.adoption_failed(
-                    taken, RejectReason.LAYOUT_CONSTRAINTS, seq_id=sequence.seq_id
+                    taken,
+                    RejectReason.LAYOUT_CONSTRAINTS,
+                    seq_id=sequence.seq_id,
+                    purpose=purpose,
                 )
                 return
         sequence.row = row
         sequence.prefilled = sequence.cached = taken.matched
         sequence.chain_hits = taken.entry.hits
 
-    def expected(self, sequence: Sequence) -> int | None:
-        """See :class:`PromptReuse`; a row in use cannot be given away."""
-        return None
+    @property
+    def version(self) -> int:
+        """See :class:`PromptReuse`."""
+        return self.store.version
+
+    def match(self, sequence: Sequence) -> Match[Entry[Caches]]:
+        """See :class:`PromptReuse`."""
+        return carried_match(self.store, self._model_id, sequence)
 
     def share(self, sequence: Sequence) -> None:
         """See :class:`PromptReuse`."""
@@ -258,7 +294,7 @@ class WholePrefixReuse:
         """See :class:`PromptReuse`."""
         self._outside = nbytes
 
-    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+    def pinned(self, running: Iterable[Sequence], match: Match[Any]) -> int:
         """See :class:`PromptReuse`; an entry in use has left the store."""
         return 0
 

@@ -17,13 +17,21 @@ import mlx.core as mx
 
 from mlxceld.engine import sharing
 from mlxceld.engine.request import RAW_PROMPT_SIGNATURE
-from mlxceld.engine.reuse import bucket_of, offered_before, reject_without_row, worth_keeping
+from mlxceld.engine.reuse import (
+    bucket_of,
+    carried_match,
+    offered_before,
+    purpose_of,
+    reject_without_row,
+    worth_keeping,
+)
 from mlxceld.engine.sequence import Phase
 from mlxceld.kv import paged_rows, snapshots
 from mlxceld.kv.memory import release_freed
 from mlxceld.kv.snapshots import RowState
 from mlxceld.models.boundaries import Boundary
 from mlxceld.prompt_cache.explain import ExplainReport, explain
+from mlxceld.prompt_cache.match import Match, Purpose
 from mlxceld.prompt_cache.rejects import RejectReason
 from mlxceld.prompt_cache.snapshot_entry import Origin
 
@@ -105,27 +113,22 @@ class SnapshotReuse:
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         sequence.stops = tuple(point.tokens for point in self._points(sequence))
-        first_time, sequence.looked_up = not sequence.looked_up, True
-        bucket, session = bucket_of(self._model_id, sequence), sequence.request.session
-        tokens = sequence.known()
-        most = len(tokens) - 1
-        handed = self._handed_to(sequence, tokens)
-        stored = self.snapshots.find(bucket, session, tokens, most)
-        if handed is not None and (stored is None or len(stored.tokens) < len(handed.tokens)):
+        purpose = purpose_of(sequence)
+        first_time = purpose is not Purpose.RESUMED
+        match, sequence.match = self.match(sequence), None
+        handed = self._handed_to(sequence, sequence.known())
+        if handed is not None and match.matched < len(handed.tokens):
             layers = [(keys[...], values[...]) for keys, values in handed.layers]
             self._resume(sequence, handed.state, layers, count=first_time)
-            if first_time:
-                self.snapshots.handed_over(
-                    session,
-                    seq_id=sequence.seq_id,
-                    matched=sequence.cached,
-                    context_len=len(tokens),
-                    nbytes=handed.state.nbytes,
-                )
+            self.snapshots.handed_over(
+                match.query,
+                seq_id=sequence.seq_id,
+                matched=handed.state.tokens,
+                nbytes=handed.state.nbytes,
+                purpose=purpose,
+            )
             return
-        entry = self.snapshots.adopt(
-            bucket, session, tokens, most, seq_id=sequence.seq_id, counted=first_time
-        )
+        entry = self.snapshots.adopt(match, seq_id=sequence.seq_id, purpose=purpose)
         if entry is None:
             return
         try:
@@ -141,18 +144,25 @@ class SnapshotReuse:
                 entry,
                 RejectReason.LAYOUT_CONSTRAINTS,
                 seq_id=sequence.seq_id,
-                counted=first_time,
+                purpose=purpose,
             )
             return
         if self._pool is not None:
             self._pool.release(entry.table)
 
-    def expected(self, sequence: Sequence) -> int | None:
+    @property
+    def version(self) -> int:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if not self.snapshots.enabled:
-            return None
-        entry = self._find(sequence)
-        return 0 if entry is None else len(entry.tokens)
+        return self.snapshots.version
+
+    def match(self, sequence: Sequence) -> Match[SnapshotEntry[RowState]]:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return carried_match(self.snapshots, self._model_id, sequence)
+
+    @property
+    def shares_early(self) -> bool:
+        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        return self.snapshots.enabled
 
     def share(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`; for those who wait at this very token.
@@ -192,9 +202,9 @@ class SnapshotReuse:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
         self.snapshots.ceiling = max(0, self._max_bytes - nbytes)
 
-    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
+    def pinned(self, running: Iterable[Sequence], match: Match[SnapshotEntry[RowState]]) -> int:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`; nobody reads what is stored for long."""
-        entry = self._find(adopter)
+        entry = match.entry
         if entry is None:
             return 0
         self.snapshots.touch(entry)
@@ -344,15 +354,6 @@ class SnapshotReuse:
             seal,
             seq_id=sequence.seq_id,
             client=request.client,
-        )
-
-    def _find(self, sequence: Sequence) -> SnapshotEntry[RowState] | None:
-        tokens = sequence.known()
-        return self.snapshots.find(
-            bucket_of(self._model_id, sequence),
-            sequence.request.session,
-            tokens,
-            len(tokens) - 1,
         )
 
     def _read(self, table: tuple[int, ...], tokens: int) -> list[KeysAndValues]:

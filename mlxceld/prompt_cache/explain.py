@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mlxceld.prompt_cache.departures import Departure
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
@@ -97,9 +98,8 @@ def explain(
 ) -> ExplainReport:
     """Explain a request to a store of prefixes. What has outlived its time is swept before."""
     store.sweep()
-    limit = len(tokens) - 1
-    matched = store.find_length(bucket, session, tokens, limit)
-    reason = None if matched else store.partial_refusal(bucket, tokens, limit)
+    match = store.match(Query.of(bucket, session, tokens))
+    matched, reason = match.matched, match.rejected
     entry = at = None
     others = []
     for candidate, depth, nearest in store.nearest(tokens):

@@ -8,6 +8,7 @@ from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange, GenerationConflictError, PinError
@@ -48,7 +49,7 @@ def test_blocks_are_told_apart_as_shared_and_own_and_the_session_is_hashed():
     store.insert(BUCKET, "alice", range(8), pool.seal, client="laptop")
     clock.now = 5.0
     store.insert(BUCKET, "bob", [*range(8), 99], pool.seal)
-    store.adopt(BUCKET, "alice", list(range(8)), 8)
+    store.adopt(store.match(Query.of(BUCKET, "alice", list(range(8)), 8)))
     found = list_entries([store])
     assert found.total == 2
     by_session = {entry.session: entry for entry in found.entries}
@@ -96,7 +97,7 @@ def test_what_others_hold_of_an_entry_is_told_as_deferred():
     store = paged(pool, Clock())
     store.insert(BUCKET, "a", range(8), pool.seal)
     store.insert(BUCKET, "b", [*range(4), 9, 9, 9, 9], pool.seal)
-    match = store.adopt(BUCKET, "a", list(range(8)), 8)
+    match = store.adopt(store.match(Query.of(BUCKET, "a", list(range(8)), 8)))
     assert match is not None
     # The first block is also b's, so it does not leave the store with a.
     dry = store.flush("a", dry_run=True)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.prompt_cache.explain import explain
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
 from mlxceld.prompt_cache.snapshot_entry import OUTDATES, Origin
@@ -95,7 +96,9 @@ class Bench:
 
     def get(self, tokens: list[int], session: str = "s", bucket: Bucket = BUCKET) -> str | None:
         self.now += 1
-        entry = self.store.adopt(bucket, session, tokens, len(tokens))
+        entry = self.store.adopt(
+            self.store.match(Query.of(bucket, session or "", tokens, len(tokens)))
+        )
         if entry is not None and self.pool is not None:
             self.pool.release(entry.table)
         return None if entry is None else entry.state

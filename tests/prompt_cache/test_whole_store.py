@@ -7,6 +7,7 @@ from array import array
 import pytest
 
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
 from mlxceld.prompt_cache.stats import fill
@@ -47,7 +48,7 @@ class Bench:
 
     def take(self, tokens, session="s", bucket=BUCKET, max_len=None):
         limit = len(tokens) - 1 if max_len is None else max_len
-        return self.store.take(bucket, session, tokens, limit)
+        return self.store.take(self.store.match(Query.of(bucket, session, tokens, limit)))
 
     def events(self) -> list[str]:
         return [event.event for event in self.trace.tail(256)]
@@ -181,9 +182,9 @@ def test_the_oldest_entries_make_room_for_bytes_and_for_entries():
 def test_idle_entries_expire_and_zero_means_never(bench):
     bench.put([1])
     bench.clock.now = 59.9
-    assert bench.store.find(BUCKET, "s", [1, 2], 1) is not None
+    assert bench.store.find(Query.of(BUCKET, "s", [1, 2], 1)) is not None
     bench.clock.now = 60.0
-    assert bench.store.find(BUCKET, "s", [1, 2], 1) is None
+    assert bench.store.find(Query.of(BUCKET, "s", [1, 2], 1)) is None
     assert bench.take([1, 2]) is None
     assert bench.store.counters.evictions_ttl == 1
 
@@ -319,5 +320,5 @@ def test_a_lookup_does_not_walk_the_entries():
             yield item
 
     index.prefixes = counted  # type: ignore[method-assign]
-    assert bench.store.find(BUCKET, "s", prompt, 1999).matched == 1000
+    assert bench.store.find(Query.of(BUCKET, "s", prompt, 1999))[0] == 1000
     assert seen == [1000]
