@@ -84,7 +84,7 @@ async def check_family(family: str, root: Path) -> FamilyResult:
 
     def engine(**options: Any) -> CoreHarness:
         made = CoreHarness(model, cache=True, backend="paged", verdict=batch, **options)
-        obey(report, model.status, made.reuse)
+        obey(report, model.status, made.reuse, made.cache)
         return made
 
     run = _Run(theirs, engine)

@@ -16,16 +16,17 @@ from mlxceld.engine.kv_budget import KvBudget
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import Constraint, GenerationRequest, SamplingParams
+from mlxceld.engine.reuse_plan import plan_reuse
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.setup import make_reuse
 from mlxceld.engine.stream import EventStream
 from mlxceld.models.boundaries import Boundary
 from mlxceld.models.folder import ModelFolder
 from mlxceld.models.loading import LoadedModel, load_model
+from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import Trace
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 
 def make_settings(state_dir: Path, **overrides: Any) -> Settings:
@@ -104,7 +105,7 @@ class CoreHarness:
         self.recorder = Recorder()
         rejects = RejectLog(lambda: 0)
         self.trace = Trace(lambda: 0)
-        whole: PrefixStore[Any] = PrefixStore(
+        self.cache = PromptCache(
             Budget(capacity_bytes, 1024, 3600, *snapshots),
             self.clock,
             self.trace.emit,
@@ -116,9 +117,8 @@ class CoreHarness:
             Path("/nowhere"), kv_backend=backend, apc=apc or {}, prompt_cache={"enabled": cache}
         )
         budget = KvBudget(kv_bytes, "as given")
-        self.reuse = make_reuse(
-            model, settings, budget, whole, self.trace.emit, self.clock, Checks(model, settings)
-        )
+        plan = plan_reuse(model.status.layer_caches, settings, self.cache.budget.snapshots)
+        self.reuse = make_reuse(model, settings, plan, budget, self.cache, Checks(model, settings))
         self.store: Any = self.reuse.store
         if verdict is None:
             verdict = _verdict(model)

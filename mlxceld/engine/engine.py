@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mlxceld.engine import power
 from mlxceld.engine.admission import token_limit
-from mlxceld.engine.configured_store import make_whole_store
+from mlxceld.engine.configured_cache import make_prompt_cache
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
 from mlxceld.engine.inbox import Inbox
 from mlxceld.engine.orders import StoreOrders
 from mlxceld.engine.publisher import Publisher
+from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
 from mlxceld.engine.verdict_file import VerdictFile
@@ -74,8 +75,8 @@ class Engine(StoreOrders):
         trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
         rejects = RejectLog(wall_clock_ms)
         # Its budget is what is told until a model has decided how its prompts are kept.
-        self._whole = make_whole_store(settings, clock, trace.emit, rejects)
-        super().__init__(settings, trace, Publisher(settings, self._whole, rejects, trace, clock))
+        cache = make_prompt_cache(settings, clock, trace.emit, rejects)
+        super().__init__(settings, trace, cache, Publisher(settings, cache, trace, clock))
         self._given = given
         self._power = power.PowerSource(clock, on_battery)
         self._loader = loader
@@ -244,22 +245,22 @@ class Engine(StoreOrders):
             from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_stores
 
             settings = self._settings
-            budget, plan, capacities = plan_stores(model, settings, self._given, self._whole)
+            reuse_plan, budget, plan, capacities = plan_stores(
+                model, settings, self._given, self._cache
+            )
             self._publisher.capacities = capacities
             self._capacity_plan = plan
             self._checks = checks = Checks(
                 model, settings, VerdictFile(settings.state_dir), progress=self._report_check
             )
-            reuse = make_reuse(
-                model, settings, budget, self._whole, self._trace.emit, self._clock, checks
-            )
+            reuse = make_reuse(model, settings, reuse_plan, budget, self._cache, checks)
             self._core, status = make_core(
                 model, settings, budget, reuse, self._publisher.recorder, self._clock, checks
             )
             self._reuse = reuse
             self._publisher.reuse = reuse
             model = replace(model, status=status)
-            if self._settings.prompt_cache.enabled:
+            if reuse_plan.kind is not ReuseKind.NONE:
                 self._check_reuse(model, self._core, reuse)
             else:
                 checks.keep()
@@ -281,9 +282,7 @@ class Engine(StoreOrders):
 
     def _sweep(self) -> int:
         """Drop what has outlived its time from all stores; returns how many entries went."""
-        reuse = self._loaded_reuse()
-        gone = reuse.store.sweep()
-        return gone if reuse.snapshots is None else gone + reuse.snapshots.sweep()
+        return self._cache.sweep()
 
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)
@@ -428,6 +427,7 @@ class Engine(StoreOrders):
         failed = self._state is EngineState.FAILED
         self._core = self._model = self._reuse = self._publisher.reuse = self._checks = None
         self._prefetcher = None
+        self._cache.close()
         with self._inbox.lock:
             asked = self._inbox.take_now()
             if not failed:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mlxceld.engine.errors import NotReadyError
-from mlxceld.prompt_cache.explain import Explainer, ExplainReport, explain
-from mlxceld.prompt_cache.inventory import list_entries
+from mlxceld.prompt_cache.explain import ExplainReport
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.radix import as_tokens
-from mlxceld.prompt_cache.reports import FlushReport, PinError
+from mlxceld.prompt_cache.reports import FlushReport
 from mlxceld.telemetry.status import EngineState
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.request import GenerationRequest
     from mlxceld.engine.reuse import PromptReuse
     from mlxceld.models.loading import LoadedModel
-    from mlxceld.prompt_cache.inventory import Inventoried
+    from mlxceld.prompt_cache.prompt_cache import PromptCache
     from mlxceld.prompt_cache.reports import (
         BudgetChange,
         EntryList,
@@ -38,35 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STORES = ("all", "kv", "snapshots")
-"""The names by which orders choose stores."""
-
-
-def stores_of(reuse: PromptReuse, wanted: str) -> list[Inventoried[Any]]:
-    """The stores that an order for ``wanted`` (one of :data:`STORES`) is about."""
-    chosen: list[Inventoried[Any]] = []
-    if wanted != "snapshots":
-        chosen.append(reuse.store)
-    # Only models that resume at snapshots have a store of them.
-    snapshots = getattr(reuse, "snapshots", None)
-    if wanted != "kv" and snapshots is not None:
-        chosen.append(snapshots)
-    return chosen
-
-
-def pin_in(
-    stores: Iterable[Inventoried[Any]], bucket: Bucket, request: GenerationRequest, *, keep: bool
-) -> PinReport:
-    """Keep a request's prompt in whichever store has it; raises PinError if none can."""
-    tokens = as_tokens(request.tokens)
-    refusal = PinError("there is no store")
-    for store in stores:
-        try:
-            return store.pin(bucket, request.session, tokens, keep=keep)
-        except PinError as error:
-            refusal = error
-    raise refusal
-
 
 class StoreOrders(ABC):
     """The orders about what is stored, and the trace of it.
@@ -76,9 +46,12 @@ class StoreOrders(ABC):
     until a model has been loaded.
     """
 
-    def __init__(self, settings: Settings, trace: Trace, publisher: Publisher) -> None:
+    def __init__(
+        self, settings: Settings, trace: Trace, cache: PromptCache, publisher: Publisher
+    ) -> None:
         self._settings = settings
         self._trace = trace
+        self._cache = cache
         self._publisher = publisher
         self._state = EngineState.LOADING
         self._model: LoadedModel | None = None
@@ -100,12 +73,8 @@ class StoreOrders(ABC):
         """Drop cached entries between two steps; ``store`` is all, kv or snapshots."""
 
         def work() -> FlushReport:
-            core, reuse = self._paused()
-            report = FlushReport(0, 0, 0, dry_run)
-            if store != "snapshots":
-                report = report.plus(reuse.store.flush(session, dry_run=dry_run))
-            if store != "kv" and reuse.snapshots is not None:
-                report = report.plus(reuse.snapshots.flush(session, dry_run=dry_run))
+            core, _ = self._paused()
+            report = self._cache.flush(store, session, dry_run=dry_run)
             core.give_back()
             self._publish(force=True)
             return report
@@ -121,10 +90,8 @@ class StoreOrders(ABC):
         """
 
         def work() -> ResizeReport:
-            core, reuse = self._paused()
-            report = reuse.store.resize(changes, dry_run=dry_run, generation=generation)
-            if reuse.snapshots is not None:
-                report = report.plus(reuse.snapshots.resize(changes, dry_run=dry_run))
+            core, _ = self._paused()
+            report = self._cache.resize(changes, dry_run=dry_run, generation=generation)
             core.give_back()
             self._publish(force=True)
             return report
@@ -137,8 +104,8 @@ class StoreOrders(ABC):
         """List what is stored, the newest uses first, as it is between two steps."""
 
         def work() -> EntryList:
-            stores = stores_of(self._loaded_reuse(), store)
-            return list_entries(stores, session=session, limit=limit)
+            self._loaded_reuse()
+            return self._cache.entries(store, session=session, limit=limit)
 
         return self.call(work)
 
@@ -149,11 +116,8 @@ class StoreOrders(ABC):
         """
 
         def work() -> PinReport:
-            reuse, model = self._loaded_reuse(), self._model
-            if model is None:
-                raise NotReadyError(f"the engine is {self._state.value}")
-            bucket = Bucket(model.status.id, request.template_signature)
-            return pin_in(stores_of(reuse, "all"), bucket, request, keep=keep)
+            bucket = self._bucket(request.template_signature)
+            return self._cache.pin(bucket, request.session, as_tokens(request.tokens), keep=keep)
 
         return self.call(work)
 
@@ -161,8 +125,8 @@ class StoreOrders(ABC):
         """Leave a pinned entry to its age; None if no pinned entry has that digest."""
 
         def work() -> PinReport | None:
-            found = (store.unpin(digest) for store in stores_of(self._loaded_reuse(), "all"))
-            return next((report for report in found if report is not None), None)
+            self._loaded_reuse()
+            return self._cache.unpin(digest)
 
         return self.call(work)
 
@@ -195,13 +159,7 @@ class StoreOrders(ABC):
         """Foretell what a request would reuse, between two steps; counts and stores nothing."""
 
         def work() -> ExplainReport:
-            reuse, model = self._loaded_reuse(), self._model
-            if model is None:
-                raise NotReadyError(f"the engine is {self._state.value}")
-            bucket = Bucket(model.status.id, signature)
-            if isinstance(reuse, Explainer):
-                return reuse.explain(bucket, session, tokens)
-            return explain(reuse.store, bucket, session, tokens)
+            return self._cache.explain(self._bucket(signature), session, tokens)
 
         return self.call(work)
 
@@ -230,7 +188,7 @@ class StoreOrders(ABC):
         report = self._checks.reuse()
         self._checks.keep()
         status = with_verdicts(model.status, core.verdict, reuse.sharing, self._checks.checked_at)
-        status = obey(report, status, reuse)
+        status = obey(report, status, reuse, self._cache)
         if not report.passed:
             core.give_back()
         self._publisher.recorder.background_tokens_computed += report.tokens_computed
@@ -245,6 +203,12 @@ class StoreOrders(ABC):
             raise NotReadyError(f"the engine is {self._state.value}")
         self._core.pause()
         return self._core, reuse
+
+    def _bucket(self, signature: str) -> Bucket:
+        """The loaded model's namespace for prompts of a template signature."""
+        if self._model is None or self._reuse is None:
+            raise NotReadyError(f"the engine is {self._state.value}")
+        return Bucket(self._model.status.id, signature)
 
     def _loaded_reuse(self) -> PromptReuse:
         if self._reuse is None:

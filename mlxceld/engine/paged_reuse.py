@@ -18,6 +18,7 @@ from mlxceld.engine.reuse import (
     reject_without_row,
     worth_keeping,
 )
+from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.kv import paged_rows, row_caches
 from mlxceld.kv.shared_prefix import SharedPrefix
 from mlxceld.prompt_cache.block_entry import AdoptedBlocks
@@ -45,8 +46,7 @@ class PagedReuse:
     it donates shares every whole block that is stored already.
     """
 
-    kind = "blocks"
-    snapshots = None
+    kind = ReuseKind.BLOCKS.value
 
     def __init__(
         self,

@@ -184,8 +184,7 @@ class Prefetcher:
     @property
     def _stores(self) -> bool:
         """Whether anything that is computed would be stored."""
-        kept = self._reuse.snapshots
-        return self._reuse.store.enabled if kept is None else kept.enabled
+        return self._reuse.store.enabled
 
     def _advance(self, turn: NextTurn, sequence: Sequence) -> None:
         size = min(self._chunk, sequence.prefill_left)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
 
+from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.kv import row_caches
 from mlxceld.kv.memory import release_freed
 from mlxceld.kv.row_caches import Caches
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from mlxceld.kv.slabs import LayerShape
     from mlxceld.prompt_cache.block_entry import ChainStats
     from mlxceld.prompt_cache.ledger import Ledger
-    from mlxceld.prompt_cache.snapshot_store import SnapshotStore
     from mlxceld.prompt_cache.whole_entry import Entry
     from mlxceld.prompt_cache.whole_store import PrefixStore
 
@@ -45,11 +45,7 @@ class PromptReuse(Protocol):
 
     @property
     def store(self) -> Ledger[Any]:
-        """Where prefixes are kept."""
-
-    @property
-    def snapshots(self) -> SnapshotStore[Any] | None:
-        """Where states are kept; None for a model or a backend that needs none."""
+        """Where prompts, or states on their way, are kept."""
 
     def match(self, sequence: Sequence) -> Match[Any]:
         """What :meth:`adopt` would adopt now, at most all but the last token of the prompt.
@@ -217,8 +213,7 @@ class WholePrefixReuse:
     An adopted entry leaves the store and comes back, longer, when its adopter ends.
     """
 
-    kind = "whole prefixes"
-    snapshots = None
+    kind = ReuseKind.WHOLE.value
     reads_together = False
     gathers = False
     sharing: SharingVerdict | None = None

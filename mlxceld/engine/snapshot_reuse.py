@@ -25,12 +25,12 @@ from mlxceld.engine.reuse import (
     reject_without_row,
     worth_keeping,
 )
+from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.engine.sequence import Phase
 from mlxceld.kv import paged_rows, snapshots
 from mlxceld.kv.memory import release_freed
 from mlxceld.kv.snapshots import RowState
 from mlxceld.models.boundaries import Boundary
-from mlxceld.prompt_cache.explain import ExplainReport, explain
 from mlxceld.prompt_cache.match import Match, Purpose
 from mlxceld.prompt_cache.rejects import RejectReason
 from mlxceld.prompt_cache.snapshot_entry import Origin
@@ -43,10 +43,8 @@ if TYPE_CHECKING:
     from mlxceld.kv.shared_prefix import SharedPrefix
     from mlxceld.kv.slabs import KeysAndValues, LayerShape
     from mlxceld.prompt_cache.block_entry import ChainStats
-    from mlxceld.prompt_cache.key import Bucket
     from mlxceld.prompt_cache.snapshot_entry import SnapshotEntry
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-    from mlxceld.prompt_cache.whole_store import PrefixStore
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +69,10 @@ class SnapshotReuse:
     """For models with recurrent, windowed or composite caches, whose past cannot be cut.
 
     A stored state stays as it is: who resumes from it gets handles of his own, and copies of the
-    keys and values that lie in ``pool``, which is None where no layer is pageable. ``store`` is the
-    store of prefixes, which stays empty.
+    keys and values that lie in ``pool``, which is None where no layer is pageable.
     """
 
-    kind = "snapshots"
+    kind = ReuseKind.SNAPSHOTS.value
     reads_together = False
     gathers = False
     sharing: SharingVerdict | None = None
@@ -83,8 +80,7 @@ class SnapshotReuse:
 
     def __init__(
         self,
-        store: PrefixStore[Caches],
-        kept: SnapshotStore[RowState],
+        store: SnapshotStore[RowState],
         pool: BlockPool | None,
         module: Any,
         model_id: str,
@@ -93,14 +89,13 @@ class SnapshotReuse:
         max_bytes: int,
     ) -> None:
         """``max_bytes`` bounds what is stored together with what is set aside."""
-        self.store = store
         self.token_bytes = token_bytes
         self._max_bytes = max_bytes
-        self.snapshots = kept
+        self.store = store
         self._pool = pool
         self._module = module
         self._model_id = model_id
-        self._budget = kept.budget
+        self._budget = store.budget
         self._handed: list[_Handed] = []
 
     def fall_back(self, reason: str) -> None:
@@ -120,7 +115,7 @@ class SnapshotReuse:
         if handed is not None and match.matched < len(handed.tokens):
             layers = [(keys[...], values[...]) for keys, values in handed.layers]
             self._resume(sequence, handed.state, layers, count=first_time)
-            self.snapshots.handed_over(
+            self.store.handed_over(
                 match.query,
                 seq_id=sequence.seq_id,
                 matched=handed.state.tokens,
@@ -128,7 +123,7 @@ class SnapshotReuse:
                 purpose=purpose,
             )
             return
-        entry = self.snapshots.adopt(match, seq_id=sequence.seq_id, purpose=purpose)
+        entry = self.store.adopt(match, seq_id=sequence.seq_id, purpose=purpose)
         if entry is None:
             return
         try:
@@ -140,7 +135,7 @@ class SnapshotReuse:
             sequence.row, sequence.prefilled = None, 0
             if first_time:
                 sequence.cached = 0
-            self.snapshots.adoption_failed(
+            self.store.adoption_failed(
                 entry,
                 RejectReason.LAYOUT_CONSTRAINTS,
                 seq_id=sequence.seq_id,
@@ -153,16 +148,16 @@ class SnapshotReuse:
     @property
     def version(self) -> int:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.snapshots.version
+        return self.store.version
 
     def match(self, sequence: Sequence) -> Match[SnapshotEntry[RowState]]:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return carried_match(self.snapshots, self._model_id, sequence)
+        return carried_match(self.store, self._model_id, sequence)
 
     @property
     def shares_early(self) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.snapshots.enabled
+        return self.store.enabled
 
     def share(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`; for those who wait at this very token.
@@ -196,23 +191,23 @@ class SnapshotReuse:
 
     def reserved(self) -> int:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.snapshots.bytes
+        return self.store.bytes
 
     def set_aside(self, nbytes: int) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        self.snapshots.ceiling = max(0, self._max_bytes - nbytes)
+        self.store.ceiling = max(0, self._max_bytes - nbytes)
 
     def pinned(self, running: Iterable[Sequence], match: Match[SnapshotEntry[RowState]]) -> int:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`; nobody reads what is stored for long."""
         entry = match.entry
         if entry is None:
             return 0
-        self.snapshots.touch(entry)
-        return self.snapshots.size(entry)
+        self.store.touch(entry)
+        return self.store.size(entry)
 
     def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        while self.snapshots.bytes > most and self.snapshots.evict_for_memory():
+        while self.store.bytes > most and self.store.evict_for_memory():
             pass
         self.settle(sequences)
 
@@ -229,7 +224,7 @@ class SnapshotReuse:
                 continue
             tokens = sequence.prompt[:at]
             origin = Origin(point.kind)
-            if origin is Origin.HEAD and self.snapshots.has_head(
+            if origin is Origin.HEAD and self.store.has_head(
                 bucket_of(self._model_id, sequence), tokens
             ):
                 continue
@@ -241,7 +236,7 @@ class SnapshotReuse:
 
     def wants(self, sequence: Sequence) -> bool:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return worth_keeping(self.snapshots, sequence) and _may_be_kept(sequence)
+        return worth_keeping(self.store, sequence) and _may_be_kept(sequence)
 
     def donate(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`.
@@ -254,11 +249,11 @@ class SnapshotReuse:
             return
         tokens = sequence.fed_tokens()
         if not tokens:
-            reject_without_row(self.snapshots, sequence)
+            reject_without_row(self.store, sequence)
             return
-        if not worth_keeping(self.snapshots, sequence):
-            short = self.snapshots.enabled
-            self.snapshots.reject(
+        if not worth_keeping(self.store, sequence):
+            short = self.store.enabled
+            self.store.reject(
                 RejectReason.PREFIX_TOO_SHORT if short else RejectReason.DISABLED,
                 session=sequence.request.session,
                 seq_id=sequence.seq_id,
@@ -267,13 +262,9 @@ class SnapshotReuse:
             return
         if sequence.launched and _is_kept(sequence, tokens):
             if row is None:
-                reject_without_row(self.snapshots, sequence)
+                reject_without_row(self.store, sequence)
                 return
             self._insert(sequence, row, tokens, Origin.COMPLETION)
-
-    def explain(self, bucket: Bucket, session: str, tokens: Seq[int]) -> ExplainReport:
-        """See :class:`~mlxceld.prompt_cache.explain.Explainer`."""
-        return explain(self.snapshots, bucket, session, tokens)
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
@@ -281,12 +272,12 @@ class SnapshotReuse:
         if self._pool is None:
             release_freed()
             return
-        if self.snapshots.budget is not self._budget:
-            self._budget = self.snapshots.budget
+        if self.store.budget is not self._budget:
+            self._budget = self.store.budget
             self._pool.resize(self._budget.snapshot_capacity_bytes)
         stats = self._pool.stats()
         if stats.blocks_free * 2 > stats.blocks_allocated and stats.blocks_live:
-            self.snapshots.remap(self._pool.compact())
+            self.store.remap(self._pool.compact())
         self._pool.give_back()
         release_freed()
 
@@ -300,22 +291,22 @@ class SnapshotReuse:
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        self.snapshots.check()
+        self.store.check()
         if self._pool is not None:
-            self._pool.check(self.snapshots.tables())
-        for entry in self.snapshots.entries():
+            self._pool.check(self.store.tables())
+        for entry in self.store.entries():
             held = entry.state.nbytes
             assert held == entry.state_bytes, f"{held} bytes held, {entry.state_bytes} booked"
 
     def _points(self, sequence: Sequence) -> list[Boundary]:
         """Where the states of a prompt are to be kept, none beyond its last token but one."""
-        if not self.snapshots.enabled:
+        if not self.store.enabled:
             return []
         last, points = len(sequence.prompt) - 1, sequence.request.boundaries
         if not points and sequence.request.template_signature == RAW_PROMPT_SIGNATURE:
             points = (Boundary(last, "boundary"),)
         points = tuple(Boundary(min(point.tokens, last), point.kind) for point in points)
-        return [point for point in points if point.tokens >= self.snapshots.min_prefix]
+        return [point for point in points if point.tokens >= self.store.min_prefix]
 
     def _insert(
         self, sequence: Sequence, row: Caches, tokens: list[int], origin: Origin
@@ -323,7 +314,7 @@ class SnapshotReuse:
         bucket, request = bucket_of(self._model_id, sequence), sequence.request
 
         def refuse(reason: RejectReason) -> None:
-            self.snapshots.reject(
+            self.store.reject(
                 reason,
                 session=request.session,
                 seq_id=sequence.seq_id,
@@ -344,7 +335,7 @@ class SnapshotReuse:
 
         # What was asked to be kept belongs to no session, and outdates no session's heads.
         kept_for_all = origin is Origin.HEAD and request.background
-        return self.snapshots.insert(
+        return self.store.insert(
             bucket,
             None if kept_for_all else request.session,
             tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from mlxceld.prompt_cache.departures import Departure
 from mlxceld.prompt_cache.key import Bucket, session_hash
@@ -83,14 +83,6 @@ class ExplainReport:
     other_session: ExplainEntry | None = None
     departure: Departure | None = None
     entries: int = 0
-
-
-@runtime_checkable
-class Explainer(Protocol):
-    """A way of reuse that explains itself, in place of its store of prefixes."""
-
-    def explain(self, bucket: Bucket, session: str, tokens: Sequence[int]) -> ExplainReport:
-        """What a request of these tokens would reuse now; changes and counts nothing."""
 
 
 def explain(

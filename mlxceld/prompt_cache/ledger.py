@@ -21,12 +21,11 @@ from mlxceld.prompt_cache.reports import (
     Budget,
     BudgetChange,
     EntryReport,
+    Evicted,
     FlushReport,
-    GenerationConflictError,
     Limits,
     PinError,
     PinReport,
-    ResizeReport,
 )
 from mlxceld.prompt_cache.stored_prefix import StoredPrefix
 from mlxceld.prompt_cache.trace import EventSink
@@ -70,7 +69,6 @@ class Ledger(abc.ABC, Generic[E]):
         self._budget = budget
         self._clock = clock
         self._switched_on = enabled
-        self._generation = 0
         self._indexes: dict[Bucket, RadixIndex[E]] = {}
         # Least recently used first.
         self._by_use: dict[int, E] = {}
@@ -91,20 +89,9 @@ class Ledger(abc.ABC, Generic[E]):
         return self._budget
 
     @property
-    def generation(self) -> int:
-        """How often the budget was changed."""
-        return self._generation
-
-    @property
     def enabled(self) -> bool:
         """Whether anything can be stored."""
         return self._enabled_under(self._budget)
-
-    def begin_with(self, budget: Budget) -> None:
-        """Set the limits before anything is stored; raises RuntimeError afterwards."""
-        if self._by_use:
-            raise RuntimeError(f"{len(self._by_use)} entries are stored; their budget is resized")
-        self._budget = budget
 
     def switch_off(self) -> None:
         """Store and adopt nothing any more, whatever the budget; what is stored goes."""
@@ -259,18 +246,12 @@ class Ledger(abc.ABC, Generic[E]):
             self.journal.flushed(len(victims), session=key, freed=freed)
         return FlushReport(len(victims), freed, held, dry_run)
 
-    def resize(
-        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
-    ) -> ResizeReport:
+    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Evicted:
         """Change the live limits, evicting down to them at once; what is pinned goes last.
 
-        A capacity or a maximum of 0 disables the store and empties it. Raises
-        GenerationConflictError if ``generation`` is given and is not the budget's; then nothing
-        is changed.
+        A capacity or a maximum of 0 disables the store and empties it.
         """
-        if generation is not None and generation != self._generation:
-            raise GenerationConflictError(generation, self._generation)
-        before, after = self._budget, self._budget.changed(changes)
+        after = self._budget.changed(changes)
         if not dry_run:
             self.sweep()
         victims = self._above(after)
@@ -279,9 +260,8 @@ class Ledger(abc.ABC, Generic[E]):
             for entry in victims:
                 self._depart(entry, "resize")
             self._budget = after
-            self._generation += 1
             self.journal.resized(len(victims), freed=freed)
-        return ResizeReport(before, after, len(victims), freed, held, self._generation, dry_run)
+        return Evicted(len(victims), freed, held)
 
     def pin(
         self, bucket: Bucket, session: str, tokens: array[int], *, keep: bool = True

@@ -11,7 +11,7 @@ from mlxceld.prompt_cache.key import Bucket, session_hash
 from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, GenerationConflictError, PinError
+from mlxceld.prompt_cache.reports import Budget, BudgetChange, PinError
 from mlxceld.prompt_cache.snapshot_entry import Origin
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 from mlxceld.prompt_cache.whole_store import PrefixStore
@@ -160,15 +160,6 @@ def test_what_is_not_stored_or_used_up_by_its_adopter_cannot_be_pinned():
     whole.insert(BUCKET, "s", [1, 2, 3], "kv", 70)
     with pytest.raises(PinError, match="used up"):
         whole.pin(BUCKET, "s", as_tokens([1, 2, 3]))
-
-
-def test_a_resize_of_another_generation_changes_nothing():
-    store = paged(Pool(), Clock())
-    assert store.resize(BudgetChange(max_entries=5), generation=0).generation == 1
-    with pytest.raises(GenerationConflictError) as caught:
-        store.resize(BudgetChange(max_entries=2), generation=0)
-    assert caught.value.current == 1
-    assert store.budget.max_entries == 5
 
 
 def test_a_snapshot_has_its_state_its_blocks_and_its_origin_and_can_be_pinned():
