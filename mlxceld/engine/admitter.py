@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mlxceld.engine.batch import DecodeBatch
     from mlxceld.engine.endings import Endings
     from mlxceld.engine.kv_memory import KvMemory
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.recorder import Recorder
-    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.engine.scheduler import Scheduler
     from mlxceld.models.loading import LoadedModel
     from mlxceld.prompt_cache.match import Match
@@ -51,7 +51,7 @@ class Admitter:
         scheduler: Scheduler,
         batch: DecodeBatch,
         memory: KvMemory,
-        reuse: PromptReuse,
+        reuse: PrefixMemory,
         endings: Endings,
         recorder: Recorder,
         clock: Callable[[], float],
@@ -106,7 +106,7 @@ class Admitter:
             self._memory.note_tails()
             self._reuse.share(leader)
             if reads_together and grouping.reads_along(leader, ready):
-                self.attempt(self._reuse.page_out, leader)
+                self.attempt(self._reuse.reading.page_out, leader)
         for follower in ready:
             sharing.part(follower)
             self.attempt(self._place, follower)
@@ -128,7 +128,7 @@ class Admitter:
             recorder.ended,
             recorder.preemptions,
             self._scheduler.prefilling,
-            self._reuse.version,
+            self._reuse.store.version,
         )
 
     def _beginning(self, sequence: Sequence) -> Beginning:

@@ -18,9 +18,9 @@ from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.kv_memory import KvMemory
 from mlxceld.engine.prefill import group_caches, run_chunk
+from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.pressure import Pressure
 from mlxceld.engine.recorder import Recorder
-from mlxceld.engine.reuse import PromptReuse
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
 from mlxceld.engine.shared_reading import SharedReading
@@ -65,7 +65,7 @@ class EngineCore:
         model: LoadedModel,
         verdict: BatchVerdict,
         limits: Limits,
-        reuse: PromptReuse,
+        reuse: PrefixMemory,
         recorder: Recorder,
         clock: Callable[[], float],
     ) -> None:
@@ -79,14 +79,14 @@ class EngineCore:
             padded_prefill=verdict.padded_prefill,
             grouped_prefill=verdict.batched_decode,
         )
-        self._batch = DecodeBatch(model.module, reuse, batched=verdict.batched_decode)
+        self._batch = DecodeBatch(model.module, reuse.reading, batched=verdict.batched_decode)
         self._limits = limits
         self._chunks = self._chunk_size()
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
         self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
         self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
-        self._shared_reading = SharedReading(reuse, self._batch, self.sequences)
+        self._shared_reading = SharedReading(reuse.reading, self._batch, self.sequences)
         self._answers = Answers(model.text, recorder)
         # Handed over earlier, the event loop and this thread would contend for the interpreter.
         self._batch.before_start = self._answers.hand_over
@@ -111,7 +111,7 @@ class EngineCore:
 
     @property
     def _reads_together(self) -> bool:
-        return self.verdict.batched_decode and self._reuse.reads_together
+        return self.verdict.batched_decode and self._reuse.reading.reads_together
 
     # What the engine thread asks.
 
@@ -260,7 +260,7 @@ class EngineCore:
         readers = self.sequences() if self._reads_together else ()
         for sequence in grouping.alone(self._scheduler.computing(), readers):
             if self._memory.room_for_copy(sequence):
-                self._admitter.attempt(self._reuse.page_in, sequence)
+                self._admitter.attempt(self._reuse.reading.page_in, sequence)
         group = self._scheduler.next_group(chunk)
         if not group:
             return
@@ -277,7 +277,7 @@ class EngineCore:
             sequence.prefilled += size
             if size:
                 at = partial(row_caches.extract, caches, i) if merged else lambda: caches
-                self._reuse.reached(sequence, at)
+                self._reuse.on_prefill_progress(sequence, at)
             if sequence.request.stream and not sequence.resumed:
                 self._answers.progress(sequence)
             self._admitter.let_go(sequence, reads_together=self._reads_together)
@@ -293,7 +293,7 @@ class EngineCore:
 
         Its rows stay what they are until that went well, so that it can be done in another way.
         """
-        group, caches, merged = group_caches(group, self._reuse)
+        group, caches, merged = group_caches(group, self._reuse.reading)
         row_caches.set_step(caches, self._memory.step)
         sizes = [self._chunks.part_of(self._until_cut(sequence), chunk) for sequence in group]
         if not max(sizes):
@@ -350,7 +350,7 @@ class EngineCore:
         """
         full = [row for row in self._batch.rows if row.launched >= row.max_tokens]
         if full:
-            self._batch.leave(full, self._reuse.wants)
+            self._batch.leave(full, self._reuse.should_donate)
         if not len(self._batch):
             return None
         started = self._clock()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.answers import Answers
     from mlxceld.engine.batch import DecodeBatch
     from mlxceld.engine.kv_memory import KvMemory
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Endings:
         scheduler: Scheduler,
         batch: DecodeBatch,
         memory: KvMemory,
-        reuse: PromptReuse,
+        reuse: PrefixMemory,
         answers: Answers,
         clock: Callable[[], float],
     ) -> None:
@@ -55,7 +55,7 @@ class Endings:
         ended = [(s, reason) for s, reason in ended if s.phase is not Phase.DONE]
         if not ended:
             return
-        self._batch.leave([s for s, _ in ended], self._reuse.wants)
+        self._batch.leave([s for s, _ in ended], self._reuse.should_donate)
         for sequence, reason in ended:
             self._answers.finished(sequence, reason, now)
             self._drop(sequence)
@@ -104,5 +104,5 @@ class Endings:
         self._in_flight.pop(sequence.request.id, None)
 
     def _release(self, sequence: Sequence) -> None:
-        self._reuse.release(sequence)
+        self._reuse.reading.release(sequence)
         sequence.row = None

@@ -335,7 +335,7 @@ class Engine(StoreOrders):
     def _note_sharing(self) -> None:
         """Tell and keep that shared blocks are read in another way than a check had found."""
         model, checks, reuse = self._model, self._checks, self._reuse
-        sharing = None if reuse is None else reuse.sharing
+        sharing = None if reuse is None else reuse.reading.sharing
         if model is None or checks is None or sharing is None:
             return
         if sharing.mode != model.status.sharing:

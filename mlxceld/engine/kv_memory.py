@@ -15,7 +15,7 @@ from mlxceld.kv import row_caches
 if TYPE_CHECKING:
     from mlxceld.engine.admitter import Beginning
     from mlxceld.engine.batch import DecodeBatch
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.sequence import Sequence
 
 _STEPS = ((1 << 16, 256), (1 << 12, 64), (0, 16))
@@ -48,7 +48,7 @@ class KvMemory:
     def __init__(
         self,
         limit: int,
-        reuse: PromptReuse,
+        reuse: PrefixMemory,
         batch: DecodeBatch,
         in_flight: Callable[[], list[Sequence]],
     ) -> None:
@@ -65,24 +65,24 @@ class KvMemory:
 
     def note_tails(self) -> None:
         """Let the pool know what is held and promised outside it; before anything is sealed."""
-        self._reuse.set_aside(self.tails() + self._promised())
+        self._reuse.reserve(self.tails() + self._promised())
 
     def over(self) -> int:
         """Bytes above the budget, promises not counted; below 0 if there is room."""
-        return self._reuse.reserved() + self.tails() - self.limit
+        return self._reuse.reserved_bytes() + self.tails() - self.limit
 
     def make_room(self, needed: int) -> bool:
         """Whether ``needed`` bytes more fit, after giving up stored entries as far as needed."""
         most = self.limit - self.tails() - self._promised() - needed
-        if self._reuse.reserved() > most:
-            self._reuse.free_up(max(0, most), self._in_flight())
+        if self._reuse.reserved_bytes() > most:
+            self._reuse.evict_to(max(0, most), self._in_flight())
             self._batch.find_prefixes()
-        return self._reuse.reserved() <= most
+        return self._reuse.reserved_bytes() <= most
 
     def room_for_copy(self, sequence: Sequence) -> bool:
         """Whether a sequence may have what it reads from the pool in its own row."""
         copied = sequence.paged_tokens * self._reuse.token_bytes
-        held = self._reuse.reserved() + self.tails() + self._promised()
+        held = self._reuse.reserved_bytes() + self.tails() + self._promised()
         return held + copied <= self.limit
 
     def shortage(self, sequence: Sequence, beginning: Beginning) -> int:
@@ -94,7 +94,8 @@ class KvMemory:
         found = self._found(beginning)
         # Blocks are read whole; the rest of a match is copied into the tail.
         tail = self._with_room(
-            len(sequence.known()) - found // self._reuse.block_size * self._reuse.block_size
+            len(sequence.known())
+            - found // self._reuse.reading.block_size * self._reuse.reading.block_size
         )
         needed = tail * self._reuse.token_bytes
         running = [s for s in self._in_flight() if s.phase in (Phase.PREFILL, Phase.DECODE)]
@@ -102,19 +103,19 @@ class KvMemory:
             # It made way because others grew, and they will: else it would do so again at once.
             needed += _HEADROOM * len(running) * self._reuse.token_bytes
         taken = self.tails() + self._promised() + needed
-        if taken + self._reuse.reserved() <= self.limit or not running:
+        if taken + self._reuse.reserved_bytes() <= self.limit or not running:
             return 0
-        kept = self._reuse.pinned(running, beginning.match)
+        kept = self._reuse.unevictable_bytes(running, beginning.match)
         if taken + kept > self.limit:
             return taken + kept - self.limit
-        return 0 if self.make_room(needed) else taken + self._reuse.reserved() - self.limit
+        return 0 if self.make_room(needed) else taken + self._reuse.reserved_bytes() - self.limit
 
     def _found(self, beginning: Beginning) -> int:
         """Tokens that a sequence will find stored, or that one under way will store for it.
 
         The latter only where the budget has room for them beside that one's own row.
         """
-        held = self._reuse.reserved() + self.tails() + self._promised()
+        held = self._reuse.reserved_bytes() + self.tails() + self._promised()
         common = beginning.common
         if common and held + common * self._reuse.token_bytes <= self.limit:
             return common

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.checks import Checks
     from mlxceld.engine.core import EngineCore
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.publisher import Publisher
     from mlxceld.engine.request import GenerationRequest
-    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.models.loading import LoadedModel
     from mlxceld.prompt_cache.prompt_cache import PromptCache
     from mlxceld.prompt_cache.reports import (
@@ -56,7 +56,7 @@ class StoreOrders(ABC):
         self._state = EngineState.LOADING
         self._model: LoadedModel | None = None
         self._core: EngineCore | None = None
-        self._reuse: PromptReuse | None = None
+        self._reuse: PrefixMemory | None = None
         self._checks: Checks | None = None
 
     @abstractmethod
@@ -145,9 +145,9 @@ class StoreOrders(ABC):
             if self._checks is None:
                 raise NotReadyError(f"the engine is {self._state.value}")
             self._checks.forget()
-            pool = reuse.block_shapes()
+            pool = reuse.reading.block_shapes()
             if pool is not None:
-                reuse.sharing = self._checks.sharing(*pool)
+                reuse.reading.sharing = self._checks.sharing(*pool)
             core.obey(self._checks.batch())
             report = self._check_reuse(model, core, reuse)
             self._publish(force=True)
@@ -177,7 +177,7 @@ class StoreOrders(ABC):
         return self._trace.tail(n)
 
     def _check_reuse(
-        self, model: LoadedModel, core: EngineCore, reuse: PromptReuse
+        self, model: LoadedModel, core: EngineCore, reuse: PrefixMemory
     ) -> VerifyReport:
         """Check reuse, keep all verdicts, and tell and do what follows from them."""
         from mlxceld.engine.setup import with_verdicts
@@ -187,7 +187,9 @@ class StoreOrders(ABC):
             raise NotReadyError(f"the engine is {self._state.value}")
         report = self._checks.reuse()
         self._checks.keep()
-        status = with_verdicts(model.status, core.verdict, reuse.sharing, self._checks.checked_at)
+        status = with_verdicts(
+            model.status, core.verdict, reuse.reading.sharing, self._checks.checked_at
+        )
         status = obey(report, status, reuse, self._cache)
         if not report.passed:
             core.give_back()
@@ -196,7 +198,7 @@ class StoreOrders(ABC):
         self._model = replace(model, status=status)
         return report
 
-    def _paused(self) -> tuple[EngineCore, PromptReuse]:
+    def _paused(self) -> tuple[EngineCore, PrefixMemory]:
         """The core with no step in flight, and its stores, which may be changed then."""
         reuse = self._loaded_reuse()
         if self._core is None:
@@ -210,7 +212,7 @@ class StoreOrders(ABC):
             raise NotReadyError(f"the engine is {self._state.value}")
         return Bucket(self._model.status.id, signature)
 
-    def _loaded_reuse(self) -> PromptReuse:
+    def _loaded_reuse(self) -> PrefixMemory:
         if self._reuse is None:
             raise NotReadyError(f"the engine is {self._state.value}")
         return self._reuse

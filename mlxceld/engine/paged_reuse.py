@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
+from mlxceld.engine.pooled_rows import PooledRows
+from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.reuse import (
     bucket_of,
     carried_match,
@@ -20,7 +21,6 @@ from mlxceld.engine.reuse import (
 )
 from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.kv import paged_rows, row_caches
-from mlxceld.kv.shared_prefix import SharedPrefix
 from mlxceld.prompt_cache.block_entry import AdoptedBlocks
 from mlxceld.prompt_cache.match import Match, Purpose
 from mlxceld.prompt_cache.rejects import RejectReason
@@ -30,23 +30,24 @@ if TYPE_CHECKING:
     from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
-    from mlxceld.kv.slabs import LayerShape
-    from mlxceld.prompt_cache.block_entry import BlockEntry, ChainStats
+    from mlxceld.prompt_cache.block_entry import BlockEntry
     from mlxceld.prompt_cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
 
 
-class PagedReuse:
+class PagedReuse(PrefixMemory):
     """For models whose caches are all pageable: any prefix of any entry can be adopted.
 
     The stored entry stays as it is. An adopter gets references to the whole blocks that it
     matches, and a copy of the matched rest of the last one. It reads the blocks where they lie
-    together with those who share them, or, alone, from a copy of its own (:meth:`page_in`). What
+    together with those who share them, or, alone, from a copy of its own (``reading``). What
     it donates shares every whole block that is stored already.
     """
 
     kind = ReuseKind.BLOCKS.value
+    store: BlockStore
+    reading: PooledRows
 
     def __init__(
         self,
@@ -57,34 +58,14 @@ class PagedReuse:
         sharing: SharingVerdict,
     ) -> None:
         self.store = store
-        self.sharing: SharingVerdict | None = sharing
+        self.reading = PooledRows(store, pool, module, model_id, sharing)
+        self.token_bytes = pool.bytes_per_block // pool.block_size
         self._pool = pool
         self._module = module
         self._model_id = model_id
 
-    @property
-    def reads_together(self) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.sharing is not None and self.sharing.works
-
-    @property
-    def gathers(self) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.sharing is not None and self.sharing.gathers
-
-    def fall_back(self, reason: str) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        before = self.sharing
-        if before is not None:
-            now = self.sharing = before.next_best(reason)
-            log.warning("shared prefixes: %s instead of %s: %s", now.mode, before.mode, reason)
-
-    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self._pool.shapes, self._pool.block_size
-
     def adopt(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         purpose = purpose_of(sequence)
         match, sequence.match = self.match(sequence), None
         found = self.store.adopt(match, seq_id=sequence.seq_id, purpose=purpose)
@@ -111,7 +92,7 @@ class PagedReuse:
             )
             return
         self._pool.release(adopted.blocks[whole:])
-        self._give_table(sequence, adopted.blocks[:whole])
+        self.reading.give_table(sequence, adopted.blocks[:whole])
         sequence.row = row
         sequence.prefilled = adopted.matched
         if purpose is not Purpose.RESUMED:
@@ -141,26 +122,21 @@ class PagedReuse:
 
     def _cut(self, tokens: int) -> tuple[int, int]:
         """How many whole blocks of a match are read from the pool, and the tokens to be copied."""
-        if not self.reads_together:
+        if not self.reading.reads_together:
             return 0, tokens
         return divmod(tokens, self._pool.block_size)
 
-    @property
-    def version(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.store.version
-
     def match(self, sequence: Sequence) -> Match[BlockEntry]:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         return carried_match(self.store, self._model_id, sequence)
 
     @property
     def shares_early(self) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         return self.store.enabled
 
     def share(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         if sequence.row is None:
             return
         tokens = sequence.fed_tokens()
@@ -170,68 +146,16 @@ class PagedReuse:
             # Who would have adopted it computes it again: slower, never wrong.
             log.exception("a prefix of %d tokens could not be shared early", len(tokens))
 
-    def page_in(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if not sequence.table or sequence.row is None:
-            return
-        layers = self._pool.read(sequence.table, sequence.paged_tokens)
-        row = paged_rows.joined(self._module, layers, sequence.row)
-        self.release(sequence)
-        sequence.row = row
-
-    def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        row, tokens = sequence.row, sequence.fed_tokens()[:tokens_at_most]
-        if row is None:
-            return
-        blocks = self._stored_or_held(sequence, tokens)
-        self._pool.retain(blocks)
-        size, before = self._pool.block_size, sequence.paged_tokens
-        whole = len(tokens) // size
-        try:
-            if len(blocks) < whole:
-                first, last = len(blocks) * size - before, whole * size - before
-                blocks += self._pool.seal(paged_rows.keys_and_values(row), first, last) or []
-            tail = paged_rows.tail_of(self._module, row, len(blocks) * size - before)
-        except Exception:
-            # It keeps what it has: more memory, never wrong.
-            log.exception("%d tokens could not be put into the pool", len(tokens))
-            self._pool.release(blocks)
-            return
-        self.release(sequence)
-        self._give_table(sequence, blocks)
-        sequence.row = tail
-
-    def _stored_or_held(self, sequence: Sequence, tokens: list[int]) -> list[int]:
-        """The most whole blocks that hold a sequence's first tokens already."""
-        stored = self.store.whole_blocks(bucket_of(self._model_id, sequence), tokens)
-        return list(stored if len(stored) > len(sequence.table) else sequence.table)
-
-    def release(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        blocks, sequence.table, sequence.paged_tokens = sequence.table, [], 0
-        self._pool.release(blocks)
-
-    @property
-    def block_size(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self._pool.block_size if self.reads_together else sys.maxsize
-
-    @property
-    def token_bytes(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self._pool.bytes_per_block // self._pool.block_size
-
-    def reserved(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def reserved_bytes(self) -> int:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         return self._pool.stats().bytes_reserved
 
-    def set_aside(self, nbytes: int) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def reserve(self, nbytes: int) -> None:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self._pool.set_aside(nbytes)
 
-    def pinned(self, running: Iterable[Sequence], match: Match[BlockEntry]) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def unevictable_bytes(self, running: Iterable[Sequence], match: Match[BlockEntry]) -> int:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         blocks = set(self.store.blocks_of(match))
         if match.entry is not None:
             self.store.touch(match.entry)
@@ -239,35 +163,30 @@ class PagedReuse:
             blocks.update(sequence.table)
         return len(blocks) * self._pool.bytes_per_block
 
-    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def evict_to(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         sequences = list(sequences)
         self._pool.give_back(spare=False)
-        while self.reserved() > most:
+        while self.reserved_bytes() > most:
             if self._pool.stats().bytes_in_use > most and self.store.evict_for_memory():
                 continue
             self._compact(sequences)
-            if self.reserved() > most and not self.store.evict_for_memory():
+            if self.reserved_bytes() > most and not self.store.evict_for_memory():
                 return
 
-    def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        tables = [sequence.table for sequence in sequences]
-        return SharedPrefix(self._pool, tables) if any(tables) else None
+    def on_prefill_progress(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """What is stored serves at any token."""
 
-    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; what is stored serves at any token."""
-
-    def wants(self, sequence: Sequence) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def should_donate(self, sequence: Sequence) -> bool:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         return worth_keeping(self.store, sequence)
 
     def donate(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         if offered_before(sequence):
             return
         tokens = sequence.fed_tokens()
-        if not tokens or (sequence.row is None and self.wants(sequence)):
+        if not tokens or (sequence.row is None and self.should_donate(sequence)):
             reject_without_row(self.store, sequence)
             return
         self._insert(sequence, sequence.row or [], tokens)
@@ -295,12 +214,8 @@ class PagedReuse:
             record_refusal=record_refusal,
         )
 
-    def _give_table(self, sequence: Sequence, blocks: Seq[int]) -> None:
-        sequence.table = list(blocks)
-        sequence.paged_tokens = len(blocks) * self._pool.block_size
-
     def settle(self, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self._compact(list(sequences))
 
     def _compact(self, sequences: Seq[Sequence]) -> None:
@@ -313,14 +228,10 @@ class PagedReuse:
         self._pool.give_back(spare=False)
 
     def pool_stats(self) -> PoolStats | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         return self._pool.stats()
 
-    def chain_stats(self) -> ChainStats | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.store.chain_stats()
-
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self.store.check()
         self._pool.check([*self.store.tables(), *(s.table for s in sequences)])

@@ -20,7 +20,7 @@ from mlxceld.kv import row_caches
 from mlxceld.models.boundaries import Boundary
 
 if TYPE_CHECKING:
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.prefix_cache import PrefixMemory
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Prefetcher:
     def __init__(
         self,
         module: Any,
-        reuse: PromptReuse,
+        reuse: PrefixMemory,
         *,
         chunk: int,
         allowed: Callable[[], bool],
@@ -169,15 +169,15 @@ class Prefetcher:
             not self._stores
             or (self._context_length is not None and count >= self._context_length)
             or count - found <= _NOT_WORTH_IT
-            or (self._limit is not None and self._reuse.reserved() + row_bytes > self._limit)
+            or (self._limit is not None and self._reuse.reserved_bytes() + row_bytes > self._limit)
         ):
             self.counters.skipped += 1
             return
-        self._reuse.set_aside(row_bytes)
+        self._reuse.reserve(row_bytes)
         self._running = (turn, sequence)
         self._reuse.adopt(sequence)
         # Between two chunks it reads nothing of the pool, whose blocks may move meanwhile.
-        self._reuse.page_in(sequence)
+        self._reuse.reading.page_in(sequence)
         if sequence.row is None:
             sequence.row = row_caches.new_row(self._module)
 
@@ -202,7 +202,7 @@ class Prefetcher:
         row = sequence.row or []
         at = Boundary(sequence.prefilled, "prefetch")
         sequence.request = replace(sequence.request, boundaries=(at,))
-        self._reuse.reached(sequence, lambda: row)
+        self._reuse.on_prefill_progress(sequence, lambda: row)
         self._reuse.donate(sequence)
 
     def _end(self) -> None:
@@ -211,9 +211,9 @@ class Prefetcher:
         _, sequence = self._running
         self._running = None
         sequence.phase = Phase.DONE
-        self._reuse.release(sequence)
+        self._reuse.reading.release(sequence)
         sequence.row = None
-        self._reuse.set_aside(0)
+        self._reuse.reserve(0)
         # No request's log line will ask for it.
         self._reuse.store.rejects.outcomes.take(sequence.seq_id)
 

@@ -11,8 +11,8 @@ from mlxceld.engine.sequence import Phase
 if TYPE_CHECKING:
     from mlxceld.engine.batch import DecodeBatch
     from mlxceld.engine.kv_memory import KvMemory
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.recorder import Recorder
-    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.engine.scheduler import Scheduler
     from mlxceld.engine.sequence import Sequence
 
@@ -29,7 +29,7 @@ class Pressure:
         memory: KvMemory,
         batch: DecodeBatch,
         scheduler: Scheduler,
-        reuse: PromptReuse,
+        reuse: PrefixMemory,
         recorder: Recorder,
     ) -> None:
         self._memory = memory
@@ -80,7 +80,7 @@ class Pressure:
         inside = row not in newcomers
         if inside:
             self._batch.leave([row], lambda _: True)
-        self._reuse.page_out(row, tokens_at_most)
+        self._reuse.reading.page_out(row, tokens_at_most)
         if inside:
             self._batch.join([row], None)
 
@@ -90,11 +90,11 @@ class Pressure:
         if len(running) < 2:
             return False
         youngest = max(running, key=lambda sequence: sequence.seq_id)
-        self._batch.leave([youngest], self._reuse.wants)
+        self._batch.leave([youngest], self._reuse.should_donate)
         self._scheduler.remove(youngest)
         self._memory.note_tails()
         self._reuse.share(youngest)
-        self._reuse.release(youngest)
+        self._reuse.reading.release(youngest)
         youngest.make_way()
         youngest.note = "made way for older requests, waits for memory"
         self._scheduler.add_back(youngest)

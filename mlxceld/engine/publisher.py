@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.prefetch import PrefetchCounters
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.sequence import Sequence
     from mlxceld.models.budgets import Capacities
     from mlxceld.prompt_cache.prompt_cache import PromptCache
@@ -54,7 +54,7 @@ class Publisher:
     ) -> None:
         self.recorder = Recorder(cache.rejects.outcomes)
         self.model: ModelStatus | None = None
-        self.reuse: PromptReuse | None = None
+        self.reuse: PrefixMemory | None = None
         self.capacities: Capacities | None = None
         self.prefetch: PrefetchCounters | None = None
         self.faults_in_a_row = 0
@@ -176,9 +176,7 @@ class Publisher:
         """One reading of all that is counted; gathered first, since each copy costs a step."""
         recorder, apc, reuse = self.recorder, self._settings.apc, self.reuse
         pool = None if reuse is None else reuse.pool_stats()
-        chains = None if reuse is None else reuse.chain_stats()
         fields: dict[str, Any] = {
-            "apc_enabled": chains is not None and self._stored.enabled and apc.enabled,
             "block_size": apc.block_size,
             "hash": apc.hash,
             "prompt_tokens": recorder.prompt_tokens,
@@ -198,8 +196,6 @@ class Publisher:
         if pool is not None:
             fields["batch_tail_bytes"] = batch_bytes
             fields.update({f"paged_{one.name}": getattr(pool, one.name) for one in _fields(pool)})
-        if chains is not None:
-            fields.update({one.name: getattr(chains, one.name) for one in _fields(chains)})
         return fill(CacheStats(**fields), self._stored)
 
 

@@ -17,9 +17,10 @@ from mlxceld.engine.kv_memory import growth_step
 from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.prefetch import Prefetcher
 from mlxceld.engine.prefill import run_chunk
-from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
+from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.reuse_plan import ReuseKind, ReusePlan, plan_reuse
 from mlxceld.engine.snapshot_reuse import SnapshotReuse
+from mlxceld.engine.whole_reuse import WholePrefixReuse
 from mlxceld.kv import paged_rows, row_caches, shared_attention, snapshots
 from mlxceld.kv.pool import BlockPool
 from mlxceld.kv.snapshots import RowState
@@ -82,7 +83,7 @@ def make_core(
     model: LoadedModel,
     settings: Settings,
     budget: KvBudget,
-    reuse: PromptReuse,
+    reuse: PrefixMemory,
     recorder: Recorder,
     clock: Callable[[], float],
     checks: Checks,
@@ -93,7 +94,7 @@ def make_core(
     """
     verdict = checks.batch()
     status = replace(
-        with_verdicts(model.status, verdict, reuse.sharing, checks.checked_at),
+        with_verdicts(model.status, verdict, reuse.reading.sharing, checks.checked_at),
         context_length=_context_within(budget, reuse.token_bytes, model.status.context_length),
     )
     kinds = ", ".join(f"{count} {kind}" for kind, count in status.layer_caches.items())
@@ -134,7 +135,7 @@ def make_reuse(
     budget: KvBudget,
     cache: PromptCache,
     checks: Checks,
-) -> PromptReuse:
+) -> PrefixMemory:
     """What reuses this model's prompts as ``plan`` has it; its store is added to ``cache``."""
     shared_attention.install(model.module)
     # The shapes are the model's own, read off one token.
@@ -204,7 +205,7 @@ def make_prefetcher(
     model: LoadedModel,
     settings: Settings,
     budget: KvBudget,
-    reuse: PromptReuse,
+    reuse: PrefixMemory,
     in_flight: Callable[[], Iterable[Sequence]],
     power: PowerSource,
 ) -> Prefetcher:

@@ -7,15 +7,14 @@ end of the history. Prefill ends a chunk exactly there.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from mlxceld.engine import sharing
+from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.request import RAW_PROMPT_SIGNATURE
 from mlxceld.engine.reuse import (
     bucket_of,
@@ -26,6 +25,7 @@ from mlxceld.engine.reuse import (
     worth_keeping,
 )
 from mlxceld.engine.reuse_plan import ReuseKind
+from mlxceld.engine.row_reading import OwnRows
 from mlxceld.engine.sequence import Phase
 from mlxceld.kv import paged_rows, snapshots
 from mlxceld.kv.memory import release_freed
@@ -37,12 +37,9 @@ from mlxceld.prompt_cache.snapshot_entry import Origin
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
-    from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
-    from mlxceld.kv.shared_prefix import SharedPrefix
-    from mlxceld.kv.slabs import KeysAndValues, LayerShape
-    from mlxceld.prompt_cache.block_entry import ChainStats
+    from mlxceld.kv.slabs import KeysAndValues
     from mlxceld.prompt_cache.snapshot_entry import SnapshotEntry
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 
@@ -65,7 +62,7 @@ class _Handed:
         return there and self.leader.phase is Phase.PREFILL
 
 
-class SnapshotReuse:
+class SnapshotReuse(PrefixMemory):
     """For models with recurrent, windowed or composite caches, whose past cannot be cut.
 
     A stored state stays as it is: who resumes from it gets handles of his own, and copies of the
@@ -73,10 +70,7 @@ class SnapshotReuse:
     """
 
     kind = ReuseKind.SNAPSHOTS.value
-    reads_together = False
-    gathers = False
-    sharing: SharingVerdict | None = None
-    block_size = sys.maxsize
+    store: SnapshotStore[RowState]
 
     def __init__(
         self,
@@ -89,6 +83,7 @@ class SnapshotReuse:
         max_bytes: int,
     ) -> None:
         """``max_bytes`` bounds what is stored together with what is set aside."""
+        self.reading = OwnRows()
         self.token_bytes = token_bytes
         self._max_bytes = max_bytes
         self.store = store
@@ -98,15 +93,8 @@ class SnapshotReuse:
         self._budget = store.budget
         self._handed: list[_Handed] = []
 
-    def fall_back(self, reason: str) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; nothing is read from the pool."""
-
-    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return None
-
     def adopt(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         sequence.stops = tuple(point.tokens for point in self._points(sequence))
         purpose = purpose_of(sequence)
         first_time = purpose is not Purpose.RESUMED
@@ -145,22 +133,17 @@ class SnapshotReuse:
         if self._pool is not None:
             self._pool.release(entry.table)
 
-    @property
-    def version(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.store.version
-
     def match(self, sequence: Sequence) -> Match[SnapshotEntry[RowState]]:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         return carried_match(self.store, self._model_id, sequence)
 
     @property
     def shares_early(self) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         return self.store.enabled
 
     def share(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; for those who wait at this very token.
+        """Hand the state over to those who wait at this very token.
 
         Nothing is stored: where prompts happen to part is no place that later ones come to.
         """
@@ -180,43 +163,32 @@ class SnapshotReuse:
             return
         self._handed.append(_Handed(sequence, sequence.prompt[:at], state, layers))
 
-    def page_in(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-
-    def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; a row always holds all of it."""
-
-    def release(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-
-    def reserved(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def reserved_bytes(self) -> int:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         return self.store.bytes
 
-    def set_aside(self, nbytes: int) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def reserve(self, nbytes: int) -> None:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self.store.ceiling = max(0, self._max_bytes - nbytes)
 
-    def pinned(self, running: Iterable[Sequence], match: Match[SnapshotEntry[RowState]]) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; nobody reads what is stored for long."""
+    def unevictable_bytes(
+        self, running: Iterable[Sequence], match: Match[SnapshotEntry[RowState]]
+    ) -> int:
+        """What would be adopted: nobody reads what is stored for long."""
         entry = match.entry
         if entry is None:
             return 0
         self.store.touch(entry)
         return self.store.size(entry)
 
-    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def evict_to(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         while self.store.bytes > most and self.store.evict_for_memory():
             pass
         self.settle(sequences)
 
-    def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return None
-
-    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`: keeps the state where it is worth it."""
+    def on_prefill_progress(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """Keep the state where it is worth it."""
         self._forget()
         at = sequence.prefilled
         for point in self._points(sequence):
@@ -234,12 +206,12 @@ class SnapshotReuse:
                 # Later requests compute it again: slower, never wrong.
                 log.exception("the state after %d tokens could not be kept", at)
 
-    def wants(self, sequence: Sequence) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def should_donate(self, sequence: Sequence) -> bool:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         return worth_keeping(self.store, sequence) and _may_be_kept(sequence)
 
     def donate(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`.
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`.
 
         What the next turn will not begin with is not stored, and that is no refusal.
         """
@@ -267,7 +239,7 @@ class SnapshotReuse:
             self._insert(sequence, row, tokens, Origin.COMPLETION)
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self._forget()
         if self._pool is None:
             release_freed()
@@ -282,15 +254,11 @@ class SnapshotReuse:
         release_freed()
 
     def pool_stats(self) -> PoolStats | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         return None if self._pool is None else self._pool.stats()
 
-    def chain_stats(self) -> ChainStats | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; blocks are not hashed here."""
-        return None
-
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self.store.check()
         if self._pool is not None:
             self._pool.check(self.store.tables())

@@ -26,8 +26,8 @@ from mlxceld.models.cache_kinds import kind_of
 from mlxceld.prompt_cache.reports import VerifyCheck, VerifyReport
 
 if TYPE_CHECKING:
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.probe import BatchVerdict
-    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.kv.row_caches import Caches
     from mlxceld.kv.slabs import KeysAndValues
     from mlxceld.prompt_cache.prompt_cache import PromptCache
@@ -83,7 +83,7 @@ def verify(module: Any, vocab_size: int, verdict: BatchVerdict, block_size: int)
 
 
 def obey(
-    report: VerifyReport, status: ModelStatus, reuse: PromptReuse, cache: PromptCache
+    report: VerifyReport, status: ModelStatus, reuse: PrefixMemory, cache: PromptCache
 ) -> ModelStatus:
     """What is told of a model after its self-check; the outcome is logged.
 

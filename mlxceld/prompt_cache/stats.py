@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.snapshot_entry import Origin
@@ -42,6 +43,12 @@ def fill(stats: CacheStats, cache: PromptCache) -> CacheStats:
             stats = _with_snapshots(stats, store)
         else:
             stats = _with_prefixes(stats, store)
+        if isinstance(store, BlockStore):
+            stats = replace(
+                stats,
+                apc_enabled=cache.enabled and not store.whole_entries,
+                **asdict(store.chain_stats()),
+            )
     return stats
 
 

@@ -35,7 +35,7 @@ async def _run_within(harness: CoreHarness, limit: int) -> int:
         if not harness.core.busy:
             break
         await harness.step()
-        assert harness.reuse.reserved() + harness.core.batch_bytes() <= limit
+        assert harness.reuse.reserved_bytes() + harness.core.batch_bytes() <= limit
         most = max(most, harness.core.running)
     assert not harness.core.busy
     await harness.collect()

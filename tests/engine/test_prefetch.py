@@ -215,11 +215,11 @@ async def test_a_disabled_cache_is_not_computed_for(core: Make) -> None:
 async def test_what_does_not_fit_the_budget_is_not_computed(core: Make, family: str) -> None:
     warm = core(family, cache=True, backend="paged")
     needed = (100 + 256) * warm.reuse.token_bytes
-    ahead = prefetcher(warm, limit=warm.reuse.reserved() + needed - 1)
+    ahead = prefetcher(warm, limit=warm.reuse.reserved_bytes() + needed - 1)
     ahead.offer(turn(random_prompt(1, 100)))
     work_off(ahead)
     assert (ahead.counters.run, ahead.counters.skipped, ahead.counters.tokens) == (0, 1, 0)
-    ahead = prefetcher(warm, limit=warm.reuse.reserved() + needed)
+    ahead = prefetcher(warm, limit=warm.reuse.reserved_bytes() + needed)
     ahead.offer(turn(random_prompt(1, 100)))
     work_off(ahead)
     assert ahead.counters.run == 1

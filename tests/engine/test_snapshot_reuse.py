@@ -299,7 +299,7 @@ async def test_what_runs_goes_before_what_is_stored(core: Make, family: str) -> 
         ids.append(warm.submit(prompt, session=f"s{i}", boundaries=points, **ASK))
     while warm.core.busy:
         await warm.step()
-        assert warm.reuse.reserved() + warm.core.batch_bytes() <= room
+        assert warm.reuse.reserved_bytes() + warm.core.batch_bytes() <= room
         warm.check()
     assert store.counters.inserts + store.counters.rejections_oversized >= len(prompts)
     assert store.counters.evictions_lru == 0 or family == "qwen3_next"
