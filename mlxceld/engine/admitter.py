@@ -17,9 +17,9 @@ from mlxceld.kv import row_caches
 if TYPE_CHECKING:
     from mlxceld.engine.batch import DecodeBatch
     from mlxceld.engine.endings import Endings
-    from mlxceld.engine.kv_memory import KvMemory
     from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.recorder import Recorder
+    from mlxceld.engine.row_allocator import RowAllocator
     from mlxceld.engine.scheduler import Scheduler
     from mlxceld.models.loading import LoadedModel
     from mlxceld.prompt_cache.match import Match
@@ -50,7 +50,7 @@ class Admitter:
         model: LoadedModel,
         scheduler: Scheduler,
         batch: DecodeBatch,
-        memory: KvMemory,
+        allocator: RowAllocator,
         reuse: PrefixMemory,
         endings: Endings,
         recorder: Recorder,
@@ -59,7 +59,7 @@ class Admitter:
         self._model = model
         self._scheduler = scheduler
         self._batch = batch
-        self._memory = memory
+        self._allocator = allocator
         self._reuse = reuse
         self._endings = endings
         self._recorder = recorder
@@ -81,7 +81,7 @@ class Admitter:
     def admit(self) -> None:
         """Place orphans, then give places in turn until they or the memory are used up."""
         self._blocked = None
-        self._memory.note_tails()
+        self._allocator.note_held()
         for sequence in self._scheduler.take_orphans():
             self.attempt(self._place, sequence)
         if not self._scheduler.waiting:
@@ -91,7 +91,7 @@ class Admitter:
             if not sequence.prompt:
                 sequence.prompt = list(sequence.request.tokens)
             beginning = self._beginning(sequence)
-            if missing := self._memory.shortage(sequence, beginning):
+            if missing := self._allocator.shortage(sequence, beginning):
                 sequence.note = f"waits for {readable_bytes(missing)} of memory"
                 self._blocked = self._state(sequence)
                 return
@@ -103,7 +103,7 @@ class Admitter:
         """Store what followers of a sequence wait for, and let those go on who have it all."""
         ready = sharing.ready(leader)
         if ready:
-            self._memory.note_tails()
+            self._allocator.note_held()
             self._reuse.share(leader)
             if reads_together and grouping.reads_along(leader, ready):
                 self.attempt(self._reuse.reading.page_out, leader)
@@ -128,6 +128,7 @@ class Admitter:
             recorder.ended,
             recorder.preemptions,
             self._scheduler.prefilling,
+            len(self._scheduler.computing()),
             self._reuse.store.version,
         )
 
@@ -169,4 +170,4 @@ class Admitter:
         sequence.had = max(0, sequence.had - sequence.prefilled)
         if sequence.row is None:
             sequence.row = row_caches.new_row(self._model.module)
-        row_caches.set_step(sequence.row, self._memory.step)
+        row_caches.set_step(sequence.row, self._allocator.step)

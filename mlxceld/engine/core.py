@@ -16,11 +16,10 @@ from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
-from mlxceld.engine.kv_memory import KvMemory
 from mlxceld.engine.prefill import group_caches, run_chunk
 from mlxceld.engine.prefix_cache import PrefixMemory
-from mlxceld.engine.pressure import Pressure
 from mlxceld.engine.recorder import Recorder
+from mlxceld.engine.row_allocator import RowAllocator
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
 from mlxceld.engine.shared_reading import SharedReading
@@ -84,20 +83,27 @@ class EngineCore:
         self._chunks = self._chunk_size()
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
-        self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
-        self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
+        self._allocator = RowAllocator(
+            limits.kv_bytes, reuse, self._batch, self._scheduler, recorder, self.sequences
+        )
         self._shared_reading = SharedReading(reuse.reading, self._batch, self.sequences)
         self._answers = Answers(model.text, recorder)
         # Handed over earlier, the event loop and this thread would contend for the interpreter.
         self._batch.before_start = self._answers.hand_over
         self._endings = Endings(
-            self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
+            self._in_flight,
+            self._scheduler,
+            self._batch,
+            self._allocator,
+            reuse,
+            self._answers,
+            clock,
         )
         self._admitter = Admitter(
             model,
             self._scheduler,
             self._batch,
-            self._memory,
+            self._allocator,
             reuse,
             self._endings,
             recorder,
@@ -146,7 +152,7 @@ class EngineCore:
 
     def batch_bytes(self) -> int:
         """Bytes that running sequences hold, prompts under way included."""
-        return self._memory.tails()
+        return self._allocator.held_bytes()
 
     def ids(self) -> set[str]:
         """The ids of the requests in flight."""
@@ -175,15 +181,15 @@ class EngineCore:
             if self._scheduler.prefilling:
                 # A chunk is not overlapped with a step: streams get their tokens before it.
                 self._settle()
-                self._pressure.before_decode(self._break_pipeline, self.sequences())
+                self._allocator.before_decode(self._break_pipeline)
                 if len(self._batch):
                     self._pending = self._launch()
                     self._break_pipeline()
                 self._answers.hand_over()
                 self._prefill()
-                self._pressure.after_prefill(self.sequences())
+                self._allocator.after_prefill()
             elif len(self._batch):
-                self._pressure.before_decode(self._break_pipeline, self.sequences())
+                self._allocator.before_decode(self._break_pipeline)
                 if self._batch.waits_for_tokens:
                     self._break_pipeline()
                 launched = self._launch()
@@ -259,7 +265,8 @@ class EngineCore:
         chunk = self._chunks.size(streams_running=streaming)
         readers = self.sequences() if self._reads_together else ()
         for sequence in grouping.alone(self._scheduler.computing(), readers):
-            if self._memory.room_for_copy(sequence):
+            copied = sequence.paged_tokens * self._reuse.token_bytes
+            if self._allocator.can_allocate(copied):
                 self._admitter.attempt(self._reuse.reading.page_in, sequence)
         group = self._scheduler.next_group(chunk)
         if not group:
@@ -294,7 +301,7 @@ class EngineCore:
         Its rows stay what they are until that went well, so that it can be done in another way.
         """
         group, caches, merged = group_caches(group, self._reuse.reading)
-        row_caches.set_step(caches, self._memory.step)
+        row_caches.set_step(caches, self._allocator.step)
         sizes = [self._chunks.part_of(self._until_cut(sequence), chunk) for sequence in group]
         if not max(sizes):
             return group, caches, merged, sizes
@@ -325,7 +332,7 @@ class EngineCore:
     def _start_decoding(self, sequences: list[Sequence], caches: row_caches.Caches | None) -> None:
         """Let prefilled sequences into the batch; ``caches`` are theirs where they were merged."""
         now = self._clock()
-        self._memory.note_tails()
+        self._allocator.note_held()
         for i, sequence in enumerate(sequences):
             self._recorder.background_tokens_computed += sequence.had
             sequence.had = 0
@@ -339,7 +346,7 @@ class EngineCore:
             self._scheduler.remove(sequence)
             self._recorder.account_prefill(sequence)
         if self._reads_together:
-            self._pressure.before_joining(sequences, merged=caches is not None)
+            self._allocator.before_joining(sequences, merged=caches is not None)
         self._batch.join(sequences, caches)
         mx.clear_cache()
 

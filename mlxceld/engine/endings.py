@@ -13,8 +13,8 @@ from mlxceld.engine.sequence import Phase, Sequence
 if TYPE_CHECKING:
     from mlxceld.engine.answers import Answers
     from mlxceld.engine.batch import DecodeBatch
-    from mlxceld.engine.kv_memory import KvMemory
     from mlxceld.engine.prefix_cache import PrefixMemory
+    from mlxceld.engine.row_allocator import RowAllocator
     from mlxceld.engine.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Endings:
         in_flight: dict[str, Sequence],
         scheduler: Scheduler,
         batch: DecodeBatch,
-        memory: KvMemory,
+        allocator: RowAllocator,
         reuse: PrefixMemory,
         answers: Answers,
         clock: Callable[[], float],
@@ -39,7 +39,7 @@ class Endings:
         self._in_flight = in_flight
         self._scheduler = scheduler
         self._batch = batch
-        self._memory = memory
+        self._allocator = allocator
         self._reuse = reuse
         self._answers = answers
         self._clock = clock
@@ -68,19 +68,19 @@ class Endings:
         """Store what ended sequences leave; with no step in flight."""
         ended, self._ended = self._ended, []
         if ended:
-            self._memory.note_tails()
+            self._allocator.note_held()
         for sequence in ended:
             try:
                 self._reuse.donate(sequence)
             except Exception:
                 # It has its answer; what is lost is only that the next one could have been quicker.
                 log.exception("what request %s computed could not be kept", sequence.request.id)
-            self._release(sequence)
+            self._allocator.free(sequence)
 
     def forget(self) -> None:
         """Let go of what ended sequences leave, and store nothing of it."""
         for sequence in self._ended:
-            self._release(sequence)
+            self._allocator.free(sequence)
         self._ended.clear()
 
     def fault(self, sequence: Sequence, error: Exception) -> None:
@@ -94,7 +94,7 @@ class Endings:
         """End a sequence with an error; it must have left the batch, or the batch be cleared."""
         self._answers.failed(sequence, kind, message)
         self._drop(sequence)
-        self._release(sequence)
+        self._allocator.free(sequence)
         self._answers.recorder.finish(sequence, "error", now, error=message)
 
     def _drop(self, sequence: Sequence) -> None:
@@ -102,7 +102,3 @@ class Endings:
         sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
         self._in_flight.pop(sequence.request.id, None)
-
-    def _release(self, sequence: Sequence) -> None:
-        self._reuse.reading.release(sequence)
-        sequence.row = None

@@ -13,12 +13,12 @@ from mlxceld.config.units import readable_bytes
 from mlxceld.engine.capacities import CapacityPlan, log_capacities, plan_capacities
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.kv_budget import KvBudget, device_memory, kv_budget
-from mlxceld.engine.kv_memory import growth_step
 from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.prefetch import Prefetcher
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.reuse_plan import ReuseKind, ReusePlan, plan_reuse
+from mlxceld.engine.row_allocator import growth_step
 from mlxceld.engine.snapshot_reuse import SnapshotReuse
 from mlxceld.engine.whole_reuse import WholePrefixReuse
 from mlxceld.kv import paged_rows, row_caches, shared_attention, snapshots

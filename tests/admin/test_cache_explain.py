@@ -158,7 +158,9 @@ async def test_a_prompt_that_is_larger_than_the_store(
 async def test_what_the_cache_explains_is_what_is_told(
     tiny_models: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def explain(self: PromptCache, bucket: Bucket, session: str, tokens: list[int]) -> ExplainReport:
+    def explain(
+        self: PromptCache, bucket: Bucket, session: str, tokens: list[int]
+    ) -> ExplainReport:
         return ExplainReport(
             ExplainOutcome.REJECT,
             store="kv",
