@@ -143,6 +143,7 @@ class CoreHarness:
         boundaries: tuple[Boundary, ...] = (),
         keeps: Any = None,
         constraint: Constraint | None = None,
+        background: bool = False,
         **sampling: Any,
     ) -> str:
         """Queue a request; greedy unless told otherwise. Returns its id."""
@@ -163,6 +164,7 @@ class CoreHarness:
             boundaries=boundaries,
             keeps=keeps,
             constraint=constraint,
+            background=background,
         )
         stream = EventStream(request_id, lambda _: True)
         room = self.model.status.context_length - len(tokens)

@@ -125,7 +125,7 @@ class Admitter:
         recorder = self._recorder
         return (
             first.seq_id,
-            recorder.ended,
+            self._endings.count,
             recorder.preemptions,
             self._scheduler.prefilling,
             len(self._scheduler.computing()),

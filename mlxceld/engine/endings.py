@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 class Endings:
     """Takes sequences out of ``in_flight``, which is the core's own dictionary by request id.
 
-    Callers are told at once; what well-ended sequences leave is kept until :meth:`store`.
+    Callers are told at once; what well-ended sequences leave is kept until :meth:`store`. ``count``
+    is how many have ended, in whichever way.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Endings:
         self._answers = answers
         self._clock = clock
         self._ended: list[Sequence] = []
+        self.count = 0
 
     @property
     def unstored(self) -> bool:
@@ -99,6 +101,7 @@ class Endings:
 
     def _drop(self, sequence: Sequence) -> None:
         """Take an ended sequence off the books; its row is the caller's to store or forget."""
+        self.count += 1
         sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
         self._in_flight.pop(sequence.request.id, None)
