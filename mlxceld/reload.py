@@ -149,7 +149,7 @@ class Reloader:
             return "there is no engine"
         try:
             values.update({LIMITS[name]: self._limit(resolved, name) for name in names})
-            future = self._engine.resize(BudgetChange(**values))
+            future = self._engine.cache.resize(BudgetChange(**values))
             await asyncio.wait_for(asyncio.wrap_future(future), _RESIZE_SECONDS)
         except EngineError as error:
             return str(error)

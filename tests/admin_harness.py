@@ -114,8 +114,10 @@ class CacheEngine:
         self.store: PrefixStore[str] = PrefixStore(
             BUDGET, lambda: 0.0, self.trace.emit, self.rejects, min_prefix=2
         )
-        self.cache = PromptCache(BUDGET, lambda: 0.0, self.trace.emit, self.rejects, min_prefix=2)
-        self.cache.add(self.store)
+        self.prompt_cache = PromptCache(
+            BUDGET, lambda: 0.0, self.trace.emit, self.rejects, min_prefix=2
+        )
+        self.prompt_cache.add(self.store)
         self.base = EngineSnapshot(state=state, model=MODEL)
         self.requests: dict[str, RequestStatus] = {}
         self.drained = False
@@ -130,7 +132,7 @@ class CacheEngine:
             state=EngineState.DRAINING if self.drained else self.base.state,
             running=len(self.requests),
             requests=tuple(self.requests.values()),
-            cache=fill(CacheStats(), self.cache),
+            cache=fill(CacheStats(), self.prompt_cache),
             trace_enabled=self.trace.enabled,
             newest_rejects={
                 reason.value: RejectStatus(last.seq_id, last.context_len, last.at_unix_ms)
@@ -139,8 +141,15 @@ class CacheEngine:
         )
 
     @property
+    def cache(self) -> CacheEngine:
+        return self
+
+    @property
     def text(self) -> Any:
         raise NotReadyError("there is no model")
+
+    def foretell_with(self, make: Any) -> None:
+        pass
 
     def submit(self, requests: Sequence[Any]) -> list[Any]:
         raise NotReadyError("there is no model")
@@ -155,30 +164,32 @@ class CacheEngine:
     def flush(
         self, *, store: str = "all", session: str | None = None, dry_run: bool = False
     ) -> Future[FlushReport]:
-        return self._order(lambda: self.cache.flush(store, session, dry_run=dry_run))
+        return self._order(lambda: self.prompt_cache.flush(store, session, dry_run=dry_run))
 
     def resize(
         self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
     ) -> Future[ResizeReport]:
         return self._order(
-            lambda: self.cache.resize(changes, dry_run=dry_run, generation=generation)
+            lambda: self.prompt_cache.resize(changes, dry_run=dry_run, generation=generation)
         )
 
-    def pin(self, request: Any, *, keep: bool = True) -> Future[PinReport]:
-        tokens = as_tokens(request.tokens)
-        return self._order(lambda: self.cache.pin(BUCKET, request.session, tokens, keep=keep))
+    def pin(
+        self, tokens: Sequence[int], session: str, signature: str, *, keep: bool = True
+    ) -> Future[PinReport]:
+        ids = as_tokens(tokens)
+        return self._order(lambda: self.prompt_cache.pin(BUCKET, session, ids, keep=keep))
 
     def verify(self) -> Future[VerifyReport]:
         check = VerifyCheck("adopt == cold", "pageable", True, "8 tokens")
         return self._order(lambda: VerifyReport((check,)))
 
     def unpin(self, digest: str) -> Future[PinReport | None]:
-        return self._order(lambda: self.cache.unpin(digest))
+        return self._order(lambda: self.prompt_cache.unpin(digest))
 
     def entries(
         self, *, store: str = "all", session: str | None = None, limit: int | None = None
     ) -> Future[EntryList]:
-        return self._order(lambda: self.cache.entries(store, session=session, limit=limit))
+        return self._order(lambda: self.prompt_cache.entries(store, session=session, limit=limit))
 
     def set_trace(self, enabled: bool) -> None:
         self.trace.switch(enabled)

@@ -58,6 +58,9 @@ class ScriptedEngine:
         self.on_submit: Callable[[EventStream], None] = lambda _: None
         self.on_cancel: Callable[[str], None] = lambda _: None
 
+    def foretell_with(self, make: Any) -> None:
+        pass
+
     def submit(self, requests: Sequence[GenerationRequest]) -> list[EventStream]:
         if self.refusal is not None:
             raise self.refusal

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mlxceld.config import Settings, resolve
 from mlxceld.engine.checks import Checks
+from mlxceld.engine.constraint import Constraint
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.events import Delta, Event, Failed, Finished, FinishReason
 from mlxceld.engine.kv_budget import KvBudget
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
-from mlxceld.engine.request import Constraint, GenerationRequest, SamplingParams
+from mlxceld.engine.request import GenerationRequest, SamplingParams
 from mlxceld.engine.reuse_plan import plan_reuse
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.setup import make_reuse
@@ -129,8 +132,10 @@ class CoreHarness:
             self.reuse,
             self.recorder,
             self.clock,
+            self._next_turns,
         )
         self._next = 1
+        self._keeps: dict[str, Callable[[list[int]], int]] = {}
         self._streams: dict[str, EventStream] = {}
         self.results: dict[str, Result] = {}
 
@@ -162,12 +167,12 @@ class CoreHarness:
             stream=True,
             timeout=timeout,
             boundaries=boundaries,
-            keeps=keeps,
-            constraint=constraint,
             background=background,
         )
         stream = EventStream(request_id, lambda _: True)
         room = self.model.status.context_length - len(tokens)
+        if keeps is not None:
+            self._keeps[request_id] = keeps
         self.core.add(
             Sequence(
                 seq_id=self._next,
@@ -177,12 +182,17 @@ class CoreHarness:
                 deadline=self.clock() + timeout if timeout else None,
                 max_tokens=min(params.max_tokens or room, room),
                 seed=params.seed if params.seed is not None else 1234 + self._next,
+                constraint=constraint,
             )
         )
         self._next += 1
         self._streams[request_id] = stream
         self.results[request_id] = Result()
         return request_id
+
+    def _next_turns(self, request: GenerationRequest) -> Any:
+        keeps = self._keeps.get(request.id)
+        return None if keeps is None else SimpleNamespace(keeps=keeps, replied=lambda _: None)
 
     async def step(self, count: int = 1) -> None:
         """Move the core on and collect what it told."""

@@ -55,7 +55,7 @@ class Stack:
     async def stats(self) -> dict[str, Any]:
         """The public cache statistics, as soon as nothing is in flight."""
         # A round through the engine: what it has left to do with ended requests is done after it.
-        await asyncio.wrap_future(self.engine.flush(dry_run=True))
+        await asyncio.wrap_future(self.engine.cache.flush(dry_run=True))
         return await (await self.public.get("/v1/cache/stats")).json()
 
     async def scrape(self) -> str:

@@ -33,11 +33,11 @@ async def patch_budget(request: web.Request, change: Change) -> web.Response:
     change.dry_run = bool(body.dry_run)
     if changes == BudgetChange():
         raise AdminError(400, "nothing to change: give at least one of " + ", ".join(BUDGET_FIELDS))
-    engine = context.engine
+    caches = context.engine.cache
     try:
         report = await ask_engine(
             context,
-            lambda: engine.resize(changes, dry_run=change.dry_run, generation=body.generation),
+            lambda: caches.resize(changes, dry_run=change.dry_run, generation=body.generation),
         )
     except GenerationConflictError as error:
         raise AdminError(409, str(error), field="generation", generation=error.current) from None
@@ -56,10 +56,10 @@ async def post_flush(request: web.Request, change: Change) -> web.Response:
     if session is not None:
         # Given as a hash already, it is shown hashed once more: the audit log holds no raw key.
         change.target += f"/session:{session_hash(session)}"
-    engine = context.engine
+    caches = context.engine.cache
     report = await ask_engine(
         context,
-        lambda: engine.flush(store=store, session=session, dry_run=change.dry_run),
+        lambda: caches.flush(store=store, session=session, dry_run=change.dry_run),
     )
     change.after = asdict(report)
     return web.json_response({**asdict(report), "store": store})

@@ -25,7 +25,7 @@ async def get_entries(request: web.Request) -> web.Response:
     limit = query.integer("limit", 1, LARGEST_LIMIT)
     wanted = DEFAULT_LIMIT if limit is None else limit
     found = await ask_engine(
-        context, lambda: context.engine.entries(store=store, session=session, limit=wanted)
+        context, lambda: context.engine.cache.entries(store=store, session=session, limit=wanted)
     )
     return web.json_response(
         {"entries": [asdict(entry) for entry in found.entries], "total": found.total}

@@ -51,7 +51,7 @@ async def post_explain(request: web.Request) -> web.Response:
     _check_tokens(prompt.tokens, codec.vocab_size)
     engine = context.engine
     report = await ask_engine(
-        context, lambda: engine.explain(list(prompt.tokens), prompt.session, prompt.signature)
+        context, lambda: engine.cache.explain(list(prompt.tokens), prompt.session, prompt.signature)
     )
     answer = await asyncio.to_thread(_answer, codec, prompt, report)
     return web.json_response(answer)

@@ -21,7 +21,7 @@ async def get_trace(request: web.Request) -> web.Response:
     return web.json_response(
         {
             "enabled": engine.snapshot.trace_enabled,
-            "events": [asdict(event) for event in engine.trace_tail(count)],
+            "events": [asdict(event) for event in engine.cache.trace_tail(count)],
         }
     )
 
@@ -38,5 +38,5 @@ async def put_trace(request: web.Request, change: Change) -> web.Response:
     engine = request.app[CONTEXT].engine
     enabled = (await read_body(request, TraceSwitch)).enabled
     change.before, change.after = engine.snapshot.trace_enabled, enabled
-    engine.set_trace(enabled)
+    engine.cache.set_trace(enabled)
     return web.json_response({"enabled": enabled})

@@ -55,10 +55,10 @@ async def get_trace_stream(request: web.Request) -> web.StreamResponse:
             loop.call_soon_threadsafe(stream.news.set)
 
     response = web.StreamResponse(headers={**_HEADERS, "X-Request-Id": request[REQUEST_ID]})
-    feed = engine.follow_trace(wake)
+    feed = engine.cache.follow_trace(wake)
     request.app[_OPEN].add(stream)
     try:
-        backlog = engine.trace_tail(count)
+        backlog = engine.cache.trace_tail(count)
         opening: list[Item] = [*backlog, Switched(engine.snapshot.trace_enabled)]
         await response.prepare(request)
         await response.write("".join(map(_event, opening)).encode())

@@ -57,7 +57,7 @@ async def delete_pin(request: web.Request, change: Change) -> web.Response:
     context = request.app[CONTEXT]
     digest = request.match_info["digest"]
     change.target = f"cache/pins/{digest}"
-    report = await ask_engine(context, lambda: context.engine.unpin(digest))
+    report = await ask_engine(context, lambda: context.engine.cache.unpin(digest))
     if report is None:
         raise AdminError(404, f"no pinned entry has the digest {digest!r}", digest=digest)
     change.before, change.after = {"pins": 1}, {"pins": report.pins}
@@ -69,7 +69,7 @@ async def post_verify(request: web.Request, change: Change) -> web.Response:
     """Prove on the loaded model that what is adopted equals what is computed."""
     context = request.app[CONTEXT]
     await read_body(request, NoFields)
-    report = await ask_engine(context, context.engine.verify)
+    report = await ask_engine(context, context.engine.cache.verify)
     change.after = {"passed": report.passed}
     told = {"passed": report.passed, "reason": report.reason, **asdict(report)}
     return web.json_response(told)

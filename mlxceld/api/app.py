@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -12,6 +13,7 @@ from aiohttp import web
 from mlxceld.api import cache_stats, health, metrics, middleware, openapi, tokenize
 from mlxceld.api.anthropic import messages
 from mlxceld.api.context import CONTEXT, ApiContext, MetricsText
+from mlxceld.api.next_turns import make_next_turns
 from mlxceld.api.openai import chat, completions, models
 from mlxceld.api.prompts import Prompts
 from mlxceld.api.refusals import REFUSALS, Refusals, sweeping
@@ -71,6 +73,7 @@ def create_app(
         stall_limit=stall_limit,
         lanes=lanes or Lanes(),
     )
+    engine.foretell_with(partial(make_next_turns, app[CONTEXT]))
     app[stored.STORE] = ResponseStore(settings.responses.capacity_bytes)
     app[middleware.GUARD] = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
     app[REFUSALS] = Refusals(RefusalCounts() if refusals is None else refusals, clock)

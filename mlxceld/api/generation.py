@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from aiohttp import web
 
-from mlxceld.api.ahead import prefetch_after
 from mlxceld.api.context import CLIENT, CONTEXT, REQUEST_ID, ApiContext
 from mlxceld.api.errors import cancelled, from_engine, from_failure, invalid, timed_out
 from mlxceld.api.refusals import SUBMITTED
@@ -28,13 +27,13 @@ from mlxceld.engine.events import (
 )
 from mlxceld.engine.request import (
     RAW_PROMPT_SIGNATURE,
-    Constraint,
+    ConstraintSpec,
+    ContinuationSpec,
     GenerationRequest,
     SamplingParams,
 )
 from mlxceld.engine.stream import Bell, EventStream
 from mlxceld.models.boundaries import Boundary
-from mlxceld.models.continuation import Continuation
 
 if TYPE_CHECKING:
     from mlxceld.api.prepare import Prepared
@@ -47,7 +46,7 @@ class Plan:
     Choices are numbered prompt by prompt. ``prompt_param`` is the field that errors about the
     prompt name. ``boundaries`` and ``continuation`` are those of the only prompt; several
     have none.
-    ``constraint`` makes a fresh one for each sequence; ``shown_tokens`` are special tokens whose
+    ``constraint`` is what each answer has to fit; ``shown_tokens`` are special tokens whose
     names are to be part of the text.
     """
 
@@ -59,8 +58,8 @@ class Plan:
     prompt_param: str
     template_signature: str = RAW_PROMPT_SIGNATURE
     boundaries: tuple[Boundary, ...] = ()
-    continuation: Continuation | None = None
-    constraint: Callable[[], Constraint] | None = None
+    continuation: ContinuationSpec | None = None
+    constraint: ConstraintSpec | None = None
     shown_tokens: frozenset[int] = frozenset()
 
 
@@ -242,19 +241,10 @@ def finish_reason(context: ApiContext, event: Finished | Failed) -> str:
 
 def _requests(request: web.Request, plan: Plan, request_id: str) -> list[GenerationRequest]:
     several = len(plan.prompts) * len(plan.sampling) > 1
-    keeps = after = None
-    if plan.continuation is not None:
-        if plan.boundaries:
-            keeps = plan.continuation.keeps
-        if not several:
-            # Of several answers nobody knows which one the conversation goes on with.
-            after = prefetch_after(
-                request.app[CONTEXT],
-                plan.continuation,
-                session=plan.session,
-                template_signature=plan.template_signature,
-                client=request.get(CLIENT),
-            )
+    continuation = plan.continuation
+    if continuation is not None and not several:
+        # Of several answers nobody knows which one the conversation goes on with.
+        continuation = replace(continuation, ahead=True)
     pairs = [(prompt, sampling) for prompt in plan.prompts for sampling in plan.sampling]
     return [
         GenerationRequest(
@@ -268,9 +258,8 @@ def _requests(request: web.Request, plan: Plan, request_id: str) -> list[Generat
             stream=plan.stream,
             timeout=seconds_left(request.app[CONTEXT]) or 0.0,
             boundaries=plan.boundaries,
-            keeps=keeps,
-            after=after,
-            constraint=plan.constraint() if plan.constraint else None,
+            continuation=continuation,
+            constraint=plan.constraint,
             shown_tokens=plan.shown_tokens,
         )
         for index, (prompt, sampling) in enumerate(pairs)

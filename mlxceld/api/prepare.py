@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mlxceld.api.allowed_calls import AllowedCalls
 from mlxceld.api.call_schema import call_schema
 from mlxceld.api.context import ApiContext
 from mlxceld.api.conversation import Conversation
 from mlxceld.api.errors import invalid
-from mlxceld.api.harmony import HarmonyReader
 from mlxceld.api.opened import is_answering, opened_message, opens_reasoning
-from mlxceld.api.parts import Answer
-from mlxceld.api.reader import AnswerReader, MarkedReader, Reading
+from mlxceld.api.reader import AnswerReader, Reading
+from mlxceld.api.reading import reader_of, reading_of
 from mlxceld.api.text_bounds import check_fits
 from mlxceld.api.time_limit import within_time
-from mlxceld.engine.request import Constraint
+from mlxceld.engine.request import ConstraintSpec, ContinuationSpec, ReplySpec
 from mlxceld.models.boundaries import Boundary, common_prefix
-from mlxceld.models.calls import HERMES
-from mlxceld.models.continuation import Continuation
 from mlxceld.models.errors import ChatTemplateError
-from mlxceld.models.grammar import GrammarError, JsonGrammar
+from mlxceld.models.grammar import GrammarError
 from mlxceld.models.reasoning import reasoning_kwargs
 from mlxceld.models.text import RenderedPrompt, TextCodec
 from mlxceld.models.text_limit import conversation_texts
@@ -33,9 +30,6 @@ trace_log = logging.getLogger("mlxceld.apc")
 
 _COUNTED_CONTEXTS = 8
 """How many contexts' worth of text is counted at most: a client asks how far it is over."""
-
-_CALL_ID = "call00001"
-"""Stands for the id of a call where a reply is only read to render it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,51 +44,15 @@ class Prepared:
     prompt: RenderedPrompt
     signature: str
     reading: Reading
-    constraint: Callable[[], Constraint] | None = None
+    constraint: ConstraintSpec | None = None
     shown_tokens: frozenset[int] = field(default_factory=frozenset)
     marked_tokens: int = 0
-    continuation: Continuation | None = None
+    continuation: ContinuationSpec | None = None
     allowed: frozenset[str] | None = None
 
     def reader(self, new_id: Callable[[], str]) -> AnswerReader:
         """A reader for one answer; ``new_id`` makes ids of calls."""
-        return _reader(self.reading, self.allowed, new_id)
-
-
-def _reader(
-    reading: Reading, allowed: frozenset[str] | None, new_id: Callable[[], str]
-) -> AnswerReader:
-    kind = HarmonyReader if reading.harmony else MarkedReader
-    reader: AnswerReader = kind(reading, new_id)
-    return reader if allowed is None else AllowedCalls(reader, allowed)
-
-
-def _reply(
-    reading: Reading,
-    allowed: frozenset[str] | None,
-    messages: Sequence[Mapping[str, Any]],
-    text: str,
-) -> dict[str, Any]:
-    """The reply as the client will send it back, as far as can be told.
-
-    With what was thought only where the client did so before.
-    """
-    # All of the reply is read, with what it goes on with.
-    reader = _reader(replace(reading, begun=False), allowed, lambda: _CALL_ID)
-    answer = Answer.of([*reader.push(text), *reader.finish()])
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
-    if answer.reasoning and any(one.get("reasoning_content") for one in messages):
-        message["reasoning_content"] = answer.reasoning
-    if calls := answer.whole_calls():
-        message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in calls
-        ]
-    return message
+        return reader_of(self.reading, self.allowed, new_id)
 
 
 async def prepare(
@@ -203,20 +161,15 @@ def _prepare(codec: TextCodec, conversation: Conversation, *, with_boundaries: b
     forced = bool(tools) and (
         conversation.tool_choice == "required" or isinstance(conversation.tool_choice, dict)
     )
-    calls = None
-    if tools:
-        calls = (form.calls or HERMES) if codec.renders_tools or form.harmony else HERMES
-    reading = Reading(
-        thinking=form.thinking,
-        calls=calls,
-        tools=tools or (),
-        harmony=form.harmony,
+    reply = ReplySpec(
+        allowed=None if conversation.allowed is None else tuple(sorted(conversation.allowed)),
         forced=forced,
         in_reasoning=in_reasoning,
-        begun=isinstance(content, str) and bool(content.strip()),
         opened=opened,
         parallel=conversation.parallel,
     )
+    begun = isinstance(content, str) and bool(content.strip())
+    reading = reading_of(codec, reply, tools, begun=begun)
     channels = form.harmony and not is_answering(opened)
     opens = form.answer_opens if in_reasoning or channels else ()
     constraint = None
@@ -227,21 +180,18 @@ def _prepare(codec: TextCodec, conversation: Conversation, *, with_boundaries: b
                 "tool_choice forces a call, which this model's channel format does not allow;"
                 ' expected "auto" or "none"',
             )
-        grammar = _compiled(
-            codec, call_schema(tools, conversation.tool_choice, conversation.allowed), "tools"
-        )
-        constraint = lambda: grammar.constraint(opens)  # noqa: E731
+        schema = call_schema(tools, conversation.tool_choice, conversation.allowed)
+        constraint = _compiled(codec, schema, "tools", opens)
     elif conversation.schema is not None:
-        answer = _compiled(codec, conversation.schema, conversation.schema_param)
-        constraint = lambda: answer.constraint(opens)  # noqa: E731
-    continuation = Continuation(
-        codec,
-        prompt,
+        constraint = _compiled(codec, conversation.schema, conversation.schema_param, opens)
+    continuation = ContinuationSpec(
         conversation.messages,
-        tools=tools,
-        template_kwargs=conversation.template_kwargs,
+        tools,
+        conversation.template_kwargs,
+        prompt_tokens=len(prompt.tokens),
+        repeated_tokens=prompt.repeated,
         continues=conversation.continued,
-        read_reply=lambda text: _reply(reading, conversation.allowed, conversation.messages, text),
+        reply=reply,
     )
     return Prepared(
         conversation,
@@ -256,15 +206,20 @@ def _prepare(codec: TextCodec, conversation: Conversation, *, with_boundaries: b
     )
 
 
-def _compiled(codec: TextCodec, schema: Mapping[str, Any], param: str) -> JsonGrammar:
+def _compiled(
+    codec: TextCodec, schema: Mapping[str, Any], param: str, opens: Sequence[int]
+) -> ConstraintSpec:
+    """The schema as the engine takes it, compiled beforehand: it is told here if it cannot be."""
+    text = json.dumps(schema)
     try:
-        return codec.grammar(schema)
+        codec.grammar(text)
     except GrammarError as error:
         raise invalid(
             param,
             f"{param} has a schema that cannot be enforced: {error}",
             code="invalid_json_schema",
         ) from None
+    return ConstraintSpec(text, tuple(opens))
 
 
 def _marked(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlxceld.config.units import readable_bytes
 from mlxceld.engine import grouping, sharing
+from mlxceld.engine.constraint import make_constraint
 from mlxceld.engine.output import TokenOutput
 from mlxceld.engine.sampling import RowSampler
 from mlxceld.engine.sequence import Phase, Sequence
@@ -17,6 +18,7 @@ from mlxceld.kv import row_caches
 if TYPE_CHECKING:
     from mlxceld.engine.batch import DecodeBatch
     from mlxceld.engine.endings import Endings
+    from mlxceld.engine.next_turns import MakeNextTurns
     from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.recorder import Recorder
     from mlxceld.engine.row_allocator import RowAllocator
@@ -55,6 +57,7 @@ class Admitter:
         endings: Endings,
         recorder: Recorder,
         clock: Callable[[], float],
+        make_next_turns: MakeNextTurns,
     ) -> None:
         self._model = model
         self._scheduler = scheduler
@@ -64,6 +67,7 @@ class Admitter:
         self._endings = endings
         self._recorder = recorder
         self._clock = clock
+        self._make_next_turns = make_next_turns
         self._blocked: tuple[object, ...] | None = None
 
     @property
@@ -150,6 +154,9 @@ class Admitter:
             sequence.output = TokenOutput(
                 self._model.text, sequence.prompt, request.sampling.stop, request.shown_tokens
             )
+            if request.constraint is not None:
+                sequence.constraint = make_constraint(self._model.text, request.constraint)
+            sequence.continuation = self._make_next_turns(request)
         if self._reuse.match(sequence) is not beginning.match:
             # What made room for it has changed what is stored of it.
             beginning = self._beginning(sequence)

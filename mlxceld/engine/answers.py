@@ -53,8 +53,8 @@ class Answers:
         if output is None:
             raise RuntimeError("a row decodes without an output")
         row.generated.append(token)
-        if row.request.constraint is not None:
-            row.request.constraint.accept(token)
+        if row.constraint is not None:
+            row.constraint.accept(token)
         self.recorder.account_token(row, now)
         if token in self._codec.eos_ids and not params.ignore_eos:
             row.ended_by_eos = True
@@ -94,13 +94,14 @@ class Answers:
 
     def _announce(self, sequence: Sequence) -> None:
         """Let whoever knows the conversation think of its next turn."""
-        after, output = sequence.request.after, sequence.output
-        if after is None or output is None:
+        continuation, output = sequence.continuation, sequence.output
+        if continuation is None or output is None:
             return
         try:
-            after(output.text)
+            continuation.replied(output.text)
         except Exception:
             log.exception("the next turn of request %s is not known", sequence.request.id)
 
     def _tell(self, sequence: Sequence, event: Event) -> None:
-        self._outbox.append((sequence.stream, event))
+        if sequence.stream is not None:
+            self._outbox.append((sequence.stream, event))

@@ -117,7 +117,7 @@ class DecodeBatch:
     @property
     def waits_for_tokens(self) -> bool:
         """Whether a row's next token depends on the value of its last: it has a constraint."""
-        return any(row.request.constraint is not None for row in self.rows)
+        return any(row.constraint is not None for row in self.rows)
 
     def nbytes(self) -> int:
         """Bytes that the lanes' caches hold."""
@@ -256,7 +256,7 @@ class DecodeBatch:
         redrawn: dict[int, mx.array] = {}
         for i, row in enumerate(step.rows):
             sampler, want = row.sampler, row.request.sampling.logprobs
-            constraint = row.request.constraint
+            constraint = row.constraint
             if sampler is None or (sampler.is_argmax and want is None and constraint is None):
                 continue
             try:

@@ -16,6 +16,7 @@ from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
 from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
+from mlxceld.engine.next_turns import MakeNextTurns, unknown
 from mlxceld.engine.prefill import group_caches, run_chunk
 from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.recorder import Recorder
@@ -67,6 +68,7 @@ class EngineCore:
         reuse: PrefixMemory,
         recorder: Recorder,
         clock: Callable[[], float],
+        make_next_turns: MakeNextTurns = unknown,
     ) -> None:
         self.verdict = verdict
         self._model = model
@@ -108,6 +110,7 @@ class EngineCore:
             self._endings,
             recorder,
             clock,
+            make_next_turns,
         )
 
     def _chunk_size(self) -> ChunkSize:

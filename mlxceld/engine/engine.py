@@ -13,15 +13,17 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from mlxceld.engine import power
 from mlxceld.engine.admission import token_limit
+from mlxceld.engine.cache_admin import CacheAdmin, Loaded
+from mlxceld.engine.cache_client import CacheClient
 from mlxceld.engine.configured_cache import make_prompt_cache
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
 from mlxceld.engine.inbox import Inbox
-from mlxceld.engine.orders import StoreOrders
+from mlxceld.engine.next_turns import MakeNextTurns, unknown
 from mlxceld.engine.publisher import Publisher
 from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.engine.sequence import Sequence
@@ -35,6 +37,7 @@ from mlxceld.telemetry.status import EngineSnapshot, EngineState
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.capacities import CapacityPlan
+    from mlxceld.engine.commands import Command
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.prefetch import Prefetcher
     from mlxceld.engine.request import GenerationRequest, NextTurn
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Loader = Callable[[Callable[[str], None]], "LoadedModel"]
 StateListener = Callable[[EngineState, str], None]
 
@@ -53,7 +55,7 @@ _IDLE_SWEEP_SECONDS = 30.0
 the last step it gives memory back and recounts what is stored."""
 
 
-class Engine(StoreOrders):
+class Engine:
     """Runs :class:`EngineCore` on a thread of its own.
 
     Public methods may be called from any thread, :meth:`submit` from an event loop's. The lock
@@ -75,8 +77,15 @@ class Engine(StoreOrders):
         trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
         rejects = RejectLog(wall_clock_ms)
         # Its budget is what is told until a model has decided how its prompts are kept.
-        cache = make_prompt_cache(settings, clock, trace.emit, rejects)
-        super().__init__(settings, trace, cache, Publisher(settings, cache, trace, clock))
+        self._prompt_cache = make_prompt_cache(settings, clock, trace.emit, rejects)
+        self._settings = settings
+        self._publisher = Publisher(settings, self._prompt_cache, trace, clock)
+        self._state = EngineState.LOADING
+        self._loaded: Loaded | None = None
+        self._admin = CacheAdmin(
+            lambda: self._loaded, self._publisher, lambda: self._publish(force=True)
+        )
+        self.cache = CacheClient(self._put_command, trace, self._publisher.trace_switched)
         self._given = given
         self._power = power.PowerSource(clock, on_battery)
         self._loader = loader
@@ -88,6 +97,7 @@ class Engine(StoreOrders):
         self._turned_away: Counter[str] = Counter()
         self._next_seq_id = 1
         self._listeners: list[StateListener] = []
+        self._make_next_turns: MakeNextTurns = unknown
         self._prefetcher: Prefetcher | None = None
         self._capacity_plan: CapacityPlan | None = None
         self._governor: GovernorThread | None = None
@@ -128,9 +138,9 @@ class Engine(StoreOrders):
     @property
     def text(self) -> TextCodec:
         """The loaded model's tokenizer; raises NotReadyError until the model is loaded."""
-        if self._model is None:
+        if self._loaded is None:
             raise NotReadyError(f"the model is {self._state.value}")
-        return self._model.text
+        return self._loaded.model.text
 
     def capacities(self, settings: Settings, given: Collection[str]) -> Capacities:
         """What the stores may hold with the loaded model and these settings.
@@ -148,13 +158,13 @@ class Engine(StoreOrders):
         Raises QueueFullError, NotReadyError, InvalidRequestError or ContextLengthError; then
         nothing was queued.
         """
-        model = self._model
+        loaded = self._loaded
         draining = self._inbox.draining
-        if model is None or self._state is not EngineState.READY or draining:
+        if loaded is None or self._state is not EngineState.READY or draining:
             ready = self._state is EngineState.READY
             state = EngineState.DRAINING if ready and draining else self._state
             raise NotReadyError(f"the engine is {state.value}")
-        limits = [token_limit(request, model.status) for request in requests]
+        limits = [token_limit(request, loaded.model.status) for request in requests]
         now = self._clock()
         with self._inbox.lock:
             # Everything in flight counts, so that the limit does not hang on how quickly the
@@ -168,14 +178,15 @@ class Engine(StoreOrders):
             known = [r.id for r in requests if r.id in self._ids]
             if known or len({r.id for r in requests}) < len(requests):
                 raise InvalidRequestError("id", f"a request {known or 'twice'} is in flight")
-            sequences = []
+            sequences, streams = [], []
             for request, max_tokens in zip(requests, limits, strict=True):
                 seed = request.sampling.seed
+                streams.append(EventStream(request.id, self.cancel))
                 sequences.append(
                     Sequence(
                         seq_id=self._next_seq_id,
                         request=request,
-                        stream=EventStream(request.id, self.cancel),
+                        stream=streams[-1],
                         submitted_at=now,
                         deadline=now + request.timeout if request.timeout else None,
                         max_tokens=max_tokens,
@@ -186,7 +197,11 @@ class Engine(StoreOrders):
             self._ids.update(r.id for r in requests)
             self._inbox.asked.submitted.extend(sequences)
             self._inbox.lock.notify()
-        return [sequence.stream for sequence in sequences]
+        return streams
+
+    def foretell_with(self, make: MakeNextTurns) -> None:
+        """See :class:`EngineClient`."""
+        self._make_next_turns = make
 
     def cancel(self, request_id: str) -> bool:
         """Stop a request within one step; False if none of that id is in flight."""
@@ -208,24 +223,12 @@ class Engine(StoreOrders):
             self._inbox.asked.offered.append(turn)
             self._inbox.lock.notify()
 
-    def call(self, work: Callable[[], T]) -> Future[T]:
-        """Run ``work`` on the engine thread between two steps."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(work())
-            except Exception as error:
-                future.set_exception(error)
-
+    def _put_command(self, command: Command, future: Future[Any]) -> None:
         with self._inbox.lock:
             if self._state in (EngineState.STOPPED, EngineState.FAILED):
                 raise NotReadyError(f"the engine is {self._state.value}")
-            self._inbox.asked.commands.append(run)
+            self._inbox.asked.commands.append((command, future))
             self._inbox.lock.notify()
-        return future
 
     # The thread.
 
@@ -246,27 +249,34 @@ class Engine(StoreOrders):
 
             settings = self._settings
             reuse_plan, budget, plan, capacities = plan_stores(
-                model, settings, self._given, self._cache
+                model, settings, self._given, self._prompt_cache
             )
             self._publisher.capacities = capacities
             self._capacity_plan = plan
-            self._checks = checks = Checks(
+            checks = Checks(
                 model, settings, VerdictFile(settings.state_dir), progress=self._report_check
             )
-            reuse = make_reuse(model, settings, reuse_plan, budget, self._cache, checks)
-            self._core, status = make_core(
-                model, settings, budget, reuse, self._publisher.recorder, self._clock, checks
+            reuse = make_reuse(model, settings, reuse_plan, budget, self._prompt_cache, checks)
+            core, status = make_core(
+                model,
+                settings,
+                budget,
+                reuse,
+                self._publisher.recorder,
+                self._clock,
+                checks,
+                lambda request: self._make_next_turns(request),
             )
-            self._reuse = reuse
             self._publisher.reuse = reuse
-            model = replace(model, status=status)
+            loaded = Loaded(replace(model, status=status), core, reuse, self._prompt_cache, checks)
             if reuse_plan.kind is not ReuseKind.NONE:
-                self._check_reuse(model, self._core, reuse)
+                self._admin.check_reuse(loaded)
             else:
                 checks.keep()
-                self._model, self._publisher.model = model, status
+                self._publisher.model = status
+            self._loaded = loaded
             self._prefetcher = make_prefetcher(
-                model, settings, budget, reuse, self._core.sequences, self._power
+                model, settings, budget, reuse, core.sequences, self._power
             )
             self._publisher.prefetch = self._prefetcher.counters
         except Exception as error:
@@ -282,7 +292,7 @@ class Engine(StoreOrders):
 
     def _sweep(self) -> int:
         """Drop what has outlived its time from all stores; returns how many entries went."""
-        return self._cache.sweep()
+        return self._prompt_cache.sweep()
 
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)
@@ -293,9 +303,10 @@ class Engine(StoreOrders):
             self._enter(EngineState.LOADING, line)
 
     def _serve(self) -> None:
-        core, prefetcher = self._core, self._prefetcher
-        if core is None or prefetcher is None:
+        loaded, prefetcher = self._loaded, self._prefetcher
+        if loaded is None or prefetcher is None:
             raise RuntimeError("serving before a model is loaded")
+        core = loaded.core
         worked_at: float | None = None
         while self._take_inbox(core, prefetcher):
             if core.busy:
@@ -334,14 +345,15 @@ class Engine(StoreOrders):
 
     def _note_sharing(self) -> None:
         """Tell and keep that shared blocks are read in another way than a check had found."""
-        model, checks, reuse = self._model, self._checks, self._reuse
-        sharing = None if reuse is None else reuse.reading.sharing
-        if model is None or checks is None or sharing is None:
+        loaded = self._loaded
+        sharing = None if loaded is None else loaded.reuse.reading.sharing
+        if loaded is None or sharing is None:
             return
-        if sharing.mode != model.status.sharing:
-            checks.sharing_failed(sharing)
-            status = replace(model.status, sharing=sharing.mode, sharing_reason=sharing.reason)
-            self._model, self._publisher.model = replace(model, status=status), status
+        status = loaded.model.status
+        if sharing.mode != status.sharing:
+            loaded.checks.sharing_failed(sharing)
+            status = replace(status, sharing=sharing.mode, sharing_reason=sharing.reason)
+            loaded.model, self._publisher.model = replace(loaded.model, status=status), status
 
     def _tidy(self, core: EngineCore) -> None:
         """Give memory back and recount what is stored, once after work.
@@ -387,14 +399,23 @@ class Engine(StoreOrders):
             prefetcher.offer(turn)
         for request_id in asked.cancelled:
             core.cancel(request_id)
-        for run in asked.commands:
-            run()
+        for command, future in asked.commands:
+            self._carry_out(command, future)
         return not asked.stopping
 
-    def _publish(self, *, force: bool = False) -> None:
-        core = self._core
-        if core is None:
+    def _carry_out(self, command: Command, future: Future[Any]) -> None:
+        """Give a future its command's report, unless its caller has given up."""
+        if not future.set_running_or_notify_cancel():
             return
+        try:
+            future.set_result(self._admin.run(command))
+        except Exception as error:
+            future.set_exception(error)
+
+    def _publish(self, *, force: bool = False) -> None:
+        if self._loaded is None:
+            return
+        core = self._loaded.core
         with self._inbox.lock:
             # What is in the inbox counts as waiting: it has been accepted.
             submitted = self._inbox.asked.submitted
@@ -425,15 +446,14 @@ class Engine(StoreOrders):
         if self._governor is not None:
             self._governor.close()
         failed = self._state is EngineState.FAILED
-        self._core = self._model = self._reuse = self._publisher.reuse = self._checks = None
-        self._prefetcher = None
-        self._cache.close()
+        self._loaded = self._publisher.reuse = self._prefetcher = None
+        self._prompt_cache.close()
         with self._inbox.lock:
             asked = self._inbox.take_now()
             if not failed:
                 self._state = EngineState.STOPPED
-        for run in asked.commands:
-            run()
+        for command, future in asked.commands:
+            self._carry_out(command, future)
         if "mlx.core" in sys.modules:
             from mlxceld.kv.memory import release_mlx
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mlxceld.engine.commands import Command
     from mlxceld.engine.request import NextTurn
     from mlxceld.engine.sequence import Sequence
 
@@ -19,14 +20,14 @@ _GATHER_ROUNDS = 5
 
 @dataclass(slots=True)
 class Asked:
-    """New sequences, ids to cancel, work between two steps, and turns to compute ahead.
+    """New sequences, ids to cancel, commands, and turns to compute ahead.
 
     ``stopping`` and ``draining`` are set when it is taken: what is asked after that comes later.
     """
 
     submitted: deque[Sequence] = field(default_factory=deque)
     cancelled: deque[str] = field(default_factory=deque)
-    commands: deque[Callable[[], None]] = field(default_factory=deque)
+    commands: deque[tuple[Command, Future[Any]]] = field(default_factory=deque)
     offered: deque[NextTurn] = field(default_factory=deque)
     stopping: bool = False
     draining: bool = False

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.engine.request import GenerationRequest, NextTurn, SamplingParams
 from mlxceld.engine.sequence import Phase, Sequence
-from mlxceld.engine.stream import EventStream
 from mlxceld.kv import row_caches
 from mlxceld.models.boundaries import Boundary
 
@@ -32,13 +31,6 @@ _NOT_WORTH_IT = 8
 
 _STEP = 256
 """Tokens by which mlx-lm's caches grow."""
-
-
-class _Nobody(EventStream):
-    """The stream of a sequence that nobody listens to."""
-
-    def __init__(self) -> None:
-        self.request_id = ""
 
 
 @dataclass(slots=True)
@@ -149,13 +141,13 @@ class Prefetcher:
             template_signature=turn.template_signature,
             client=turn.client,
             endpoint="prefetch",
-            boundaries=(Boundary(count, "prefetch"),),
             background=True,
+            boundaries=(Boundary(count, "prefetch"),),
         )
         sequence = Sequence(
             seq_id=0,
             request=request,
-            stream=_Nobody(),
+            stream=None,
             submitted_at=0.0,
             deadline=None,
             max_tokens=1,

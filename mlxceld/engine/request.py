@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any
 
 from mlxceld.models.boundaries import Boundary
 
@@ -40,14 +40,46 @@ class SamplingParams:
     logprobs: int | None = None
 
 
-class Constraint(Protocol):
-    """What may come next in one sequence; its engine asks before and tells after every token."""
+@dataclass(frozen=True, slots=True)
+class ConstraintSpec:
+    """A JSON schema, as text, that an answer has to fit once the tokens ``opens`` have come."""
 
-    def mask(self) -> bytes:
-        """A bit for each token, lowest bit of the first byte first: 1 where it may come next."""
+    schema: str
+    opens: tuple[int, ...] = ()
 
-    def accept(self, token: int) -> None:
-        """Take the token that came; raises ValueError for one that may not."""
+
+@dataclass(frozen=True, slots=True)
+class ReplySpec:
+    """How a reply's text is read, as far as the model does not say it.
+
+    ``allowed`` names the only tools that may be called, None for all. ``forced``,
+    ``in_reasoning``, ``opened`` and ``parallel`` are the reader's own.
+    """
+
+    allowed: tuple[str, ...] | None = None
+    forced: bool = False
+    in_reasoning: bool = False
+    opened: str = ""
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationSpec:
+    """The conversation that a prompt is the rendering of, to foretell its next turn from.
+
+    A next turn repeats the first ``repeated_tokens`` of the prompt's ``prompt_tokens``. With
+    ``continues`` the reply goes on with the last message. ``ahead`` asks for the next turn to be
+    computed when there is time.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    template_kwargs: Mapping[str, Any] | None
+    prompt_tokens: int
+    repeated_tokens: int
+    continues: bool = False
+    reply: ReplySpec = ReplySpec()
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +89,9 @@ class GenerationRequest:
     ``id`` is unique among requests in flight; ``tokens`` is the whole prompt, at least one token.
     ``template_signature`` names how the prompt was rendered: only requests of one signature share
     cached prefixes. ``timeout`` is seconds from submission to the last token, 0 for none.
-    ``boundaries`` are the points of the prompt that later prompts will begin with. ``keeps`` tells
-    how many leading tokens of prompt and answer the next turn's rendering will have again; it is
-    called on the engine thread when the answer is complete. ``after`` is given the answer's text
-    there then, and returns at once.
-    ``constraint`` decides which tokens may come, and belongs to this sequence alone.
+    ``boundaries`` are the points of the prompt that later prompts will begin with;
+    ``continuation`` is what its next turn is foretold from. ``constraint`` says which tokens may
+    come. All of it is plain data.
     ``shown_tokens`` are special tokens whose names are to be part of the text.
     What is of the ``background`` is the daemon's own work, and counts as nobody's request.
     """
@@ -77,9 +107,8 @@ class GenerationRequest:
     timeout: float = 0.0
     background: bool = False
     boundaries: tuple[Boundary, ...] = ()
-    keeps: Callable[[Sequence[int]], int] | None = None
-    after: Callable[[str], None] | None = None
-    constraint: Constraint | None = None
+    continuation: ContinuationSpec | None = None
+    constraint: ConstraintSpec | None = None
     shown_tokens: frozenset[int] = frozenset()
 
 

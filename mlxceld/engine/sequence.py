@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mlxceld.engine.events import Usage
 
 if TYPE_CHECKING:
+    from mlxceld.engine.constraint import Constraint
+    from mlxceld.engine.next_turns import NextTurns
     from mlxceld.engine.output import TokenOutput
     from mlxceld.engine.request import GenerationRequest
     from mlxceld.engine.sampling import RowSampler
@@ -30,6 +32,9 @@ class Phase(enum.StrEnum):
 class Sequence:
     """A request with all that the engine knows of it. Times are the engine's monotonic clock.
 
+    ``stream`` is None where nobody listens. ``constraint`` and ``continuation`` are made of the
+    request's specifications when it is admitted.
+
     A sequence's keys and values are in two places: its first ``paged_tokens`` tokens in the blocks
     of the pool that ``table`` names, which others may read too, and the rest, its tail, in ``row``,
     its own caches while it is not in a batch. ``prefilled`` counts the prompt tokens in both,
@@ -46,7 +51,7 @@ class Sequence:
 
     seq_id: int
     request: GenerationRequest
-    stream: EventStream
+    stream: EventStream | None
     submitted_at: float
     deadline: float | None
     max_tokens: int
@@ -54,6 +59,8 @@ class Sequence:
     phase: Phase = Phase.WAITING
     sampler: RowSampler | None = None
     output: TokenOutput | None = None
+    constraint: Constraint | None = None
+    continuation: NextTurns | None = None
     row: Caches | None = None
     table: list[int] = field(default_factory=list)
     paged_tokens: int = 0

@@ -31,6 +31,7 @@ from mlxceld.prompt_cache.whole_store import PrefixStore
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.checks import Checks
+    from mlxceld.engine.next_turns import MakeNextTurns
     from mlxceld.engine.power import PowerSource
     from mlxceld.engine.probe import BatchVerdict
     from mlxceld.engine.recorder import Recorder
@@ -87,6 +88,7 @@ def make_core(
     recorder: Recorder,
     clock: Callable[[], float],
     checks: Checks,
+    make_next_turns: MakeNextTurns,
 ) -> tuple[EngineCore, ModelStatus]:
     """See how a loaded model can be batched, and build its core.
 
@@ -108,7 +110,7 @@ def make_core(
     )
     _wire_memory()
     limits = Limits(settings.max_batch_size, settings.prefill_chunk, budget.bytes)
-    core = EngineCore(model, verdict, limits, reuse, recorder, clock)
+    core = EngineCore(model, verdict, limits, reuse, recorder, clock, make_next_turns)
     mx.clear_cache()
     mx.reset_peak_memory()
     return core, status

@@ -351,8 +351,7 @@ class SnapshotReuse(PrefixMemory):
 
 def _may_be_kept(sequence: Sequence) -> bool:
     """Whether a completion can be of use, as far as can be told before it is complete."""
-    request = sequence.request
-    return request.keeps is not None or not request.boundaries
+    return sequence.continuation is not None or not sequence.request.boundaries
 
 
 def _is_kept(sequence: Sequence, tokens: list[int]) -> bool:
@@ -360,7 +359,7 @@ def _is_kept(sequence: Sequence, tokens: list[int]) -> bool:
 
     Where nobody can tell, a prompt that has boundaries of its own does without.
     """
-    keeps = sequence.request.keeps
-    if keeps is None:
-        return not sequence.request.boundaries
-    return keeps(tokens) >= len(tokens)
+    if not sequence.request.boundaries:
+        return True
+    continuation = sequence.continuation
+    return continuation is not None and continuation.keeps(tokens) >= len(tokens)

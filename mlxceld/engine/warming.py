@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlxceld.engine.events import Failed, Finished, FinishReason
@@ -75,7 +75,9 @@ async def warm(
     if not isinstance(end, Finished) or end.reason is FinishReason.CANCELLED:
         raise WarmError("it was cancelled")
     # An order of its own, so carried out after the engine has stored what it computed.
-    kept = replace(request, tokens=request.tokens[:kept_tokens])
-    report = await asyncio.wrap_future(engine.pin(kept, keep=pin))
+    kept = request.tokens[:kept_tokens]
+    report = await asyncio.wrap_future(
+        engine.cache.pin(kept, request.session, request.template_signature, keep=pin)
+    )
     seconds = end.prefill_seconds + end.queue_seconds
     return Warmed(request.id, kept_tokens, end.usage.cached_tokens, seconds, report.digest, pin)

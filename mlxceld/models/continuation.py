@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mlxceld.models.boundaries import common_prefix
 
 if TYPE_CHECKING:
-    from mlxceld.models.text import RenderedPrompt, TextCodec
+    from mlxceld.models.text import TextCodec
 
 
 def plain_reply(text: str) -> dict[str, Any]:
@@ -20,23 +20,26 @@ def plain_reply(text: str) -> dict[str, Any]:
 class Continuation:
     """Renders a conversation ahead of its next turn; may be used from any thread.
 
-    ``prompt`` is the rendering of ``messages``; ``read_reply`` makes a message of a reply's text,
-    as a client will send it back. With ``continues`` the reply goes on with the last message.
+    The rendering of ``messages`` has ``prompt_tokens`` tokens, of which a next turn repeats the
+    first ``repeated_tokens``; ``read_reply`` makes a message of a reply's text, as a client will
+    send it back. With ``continues`` the reply goes on with the last message.
     """
 
     def __init__(
         self,
         codec: TextCodec,
-        prompt: RenderedPrompt,
         messages: Sequence[Mapping[str, Any]],
         *,
+        prompt_tokens: int,
+        repeated_tokens: int,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         continues: bool = False,
         read_reply: Callable[[str], Mapping[str, Any]] = plain_reply,
     ) -> None:
         self._codec = codec
-        self._prompt = prompt
+        self._prompt_tokens = prompt_tokens
+        self._repeated_tokens = repeated_tokens
         self._messages = messages
         self._tools = tools
         self._template_kwargs = template_kwargs
@@ -81,9 +84,9 @@ class Continuation:
         what :meth:`note_reply` was told, else what the tokens say. All of them, where the template
         cannot render a next turn and so nobody can tell.
         """
-        length = len(self._prompt.tokens)
-        if self._prompt.repeated < length:
-            return self._prompt.repeated
+        length = self._prompt_tokens
+        if self._repeated_tokens < length:
+            return self._repeated_tokens
         text = self._reply
         if text is None:
             text = self._codec.decode(tokens[length:])

@@ -115,6 +115,7 @@ class GrammarCompiler:
         self._eos_ids = eos_ids
         self._lock = threading.Lock()
         self._compiled: Lru[JsonGrammar] = Lru(_KEPT)
+        self._by_text: Lru[JsonGrammar] = Lru(_KEPT)
         try:
             self._tokenizer = llguidance.hf.from_tokenizer(
                 tokenizer, n_vocab=vocab_size, eos_token=sorted(eos_ids)
@@ -124,8 +125,22 @@ class GrammarCompiler:
                 f"structured output is not possible with this model's tokenizer: {error}"
             ) from error
 
-    def compile(self, schema: Mapping[str, Any]) -> JsonGrammar:
-        """Make a JSON schema ready; raises GrammarError, with the reason, if it cannot be."""
+    def compile(self, schema: Mapping[str, Any] | str) -> JsonGrammar:
+        """Make a JSON schema ready; raises GrammarError, with the reason, if it cannot be.
+
+        Of one that comes as text the text alone is looked at, if it is known.
+        """
+        if isinstance(schema, str):
+            with self._lock:
+                known = self._by_text.get(schema)
+            if known is None:
+                known = self._compiled_from(json.loads(schema))
+                with self._lock:
+                    self._by_text.put(schema, known)
+            return known
+        return self._compiled_from(schema)
+
+    def _compiled_from(self, schema: Mapping[str, Any]) -> JsonGrammar:
         try:
             check_bounds(schema)
         except SchemaBoundsError as error:
@@ -186,7 +201,7 @@ class LazyCompiler:
                 except GrammarError as error:
                     self._made = error
 
-    def compile(self, schema: Mapping[str, Any]) -> JsonGrammar:
+    def compile(self, schema: Mapping[str, Any] | str) -> JsonGrammar:
         """See :meth:`GrammarCompiler.compile`."""
         if self._made is None:
             self.prepare()

@@ -196,8 +196,11 @@ class TextCodec:
         """Build what every schema needs, in a second or two, so that the first need not wait."""
         self._grammars.prepare()
 
-    def grammar(self, schema: Mapping[str, Any]) -> JsonGrammar:
-        """Make a JSON schema ready for constrained answers; raises GrammarError if it cannot be."""
+    def grammar(self, schema: Mapping[str, Any] | str) -> JsonGrammar:
+        """Make a JSON schema, or its text, ready for constrained answers.
+
+        Raises GrammarError if it cannot be.
+        """
         return self._grammars.compile(schema)
 
     def template_signature(

@@ -10,6 +10,7 @@ from chat_templates import GPT_OSS, QWEN3, codec_of
 from mlxceld.api.conversation import Conversation
 from mlxceld.api.parts import Answer
 from mlxceld.api.prepare import Prepared, _prepare
+from mlxceld.engine.constraint import make_constraint
 from mlxceld.models.text import TextCodec
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -61,10 +62,10 @@ def test_a_schema_holds_at_once_where_the_answer_is_open(channels: TextCodec) ->
     ready = prepared(channels, "hi", "Here: ", schema=SCHEMA)
     assert ready.constraint is not None
     first = channels.encode("<|channel|>", add_special_tokens=False)[0]
-    assert not ready.constraint().mask()[first // 8] >> first % 8 & 1
+    assert not make_constraint(channels, ready.constraint).mask()[first // 8] >> first % 8 & 1
     before = prepared(channels, "hi", schema=SCHEMA)
     assert before.constraint is not None
-    assert before.constraint().mask()[first // 8] >> first % 8 & 1
+    assert make_constraint(channels, before.constraint).mask()[first // 8] >> first % 8 & 1
 
 
 def test_reasoning_that_the_client_has_opened_goes_on(marked: TextCodec) -> None:

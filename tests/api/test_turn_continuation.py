@@ -8,6 +8,7 @@ import pytest
 
 from chat_templates import QWEN3, codec_of, tool
 from mlxceld.api.conversation import Conversation
+from mlxceld.api.next_turns import continuation_of
 from mlxceld.api.prepare import _prepare
 from mlxceld.models.continuation import Continuation
 from mlxceld.models.text import TextCodec
@@ -25,7 +26,7 @@ def continuation(codec: TextCodec, messages: list[dict[str, Any]]) -> Continuati
     turn = Conversation(messages, tools=[tool("look")], template_kwargs={"enable_thinking": True})
     found = _prepare(codec, turn, with_boundaries=True).continuation
     assert found is not None
-    return found
+    return continuation_of(codec, found)
 
 
 def rendered(codec: TextCodec, messages: list[dict[str, Any]]) -> list[int]:

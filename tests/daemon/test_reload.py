@@ -60,7 +60,7 @@ def reloaded(tmp_path: Path, tiny_models: TinyModels):
     engine.on_state(lambda state, detail: states.append(state))
     engine.start()
     try:
-        engine.call(lambda: None).result(60)
+        engine.cache.entries().result(60)
         yield Reloaded(engine, file, read)
     finally:
         assert engine.stop(60)

@@ -187,7 +187,7 @@ async def test_stopping_fails_what_runs(start: Start) -> None:
     with pytest.raises(NotReadyError, match="stopped"):
         engine.submit([_request("b")])
     with pytest.raises(NotReadyError, match="stopped"):
-        engine.flush()
+        engine.cache.flush()
 
 
 async def test_a_model_that_does_not_load_is_told(tmp_path: Path) -> None:
@@ -216,13 +216,13 @@ async def test_flush_and_resize_between_steps(start: Start) -> None:
     await asyncio.gather(*map(_result, streams))
     await _until(lambda: engine.snapshot.cache.entries == 2)
     held = engine.snapshot.cache.bytes
-    trial = await asyncio.wrap_future(engine.flush(dry_run=True))
+    trial = await asyncio.wrap_future(engine.cache.flush(dry_run=True))
     assert (trial.entries, trial.bytes, trial.dry_run) == (2, held, True)
-    small = await asyncio.wrap_future(engine.resize(BudgetChange(max_entries=1)))
+    small = await asyncio.wrap_future(engine.cache.resize(BudgetChange(max_entries=1)))
     assert small.evicted_entries == 1
     assert engine.snapshot.cache.entries == 1
     assert engine.snapshot.cache.evictions_resize == 1
-    done = await asyncio.wrap_future(engine.flush())
+    done = await asyncio.wrap_future(engine.cache.flush())
     assert done.entries == 1
     assert engine.snapshot.cache.bytes == 0
     stats = engine.snapshot.cache
@@ -237,7 +237,9 @@ async def test_a_store_that_began_at_zero_is_the_same_once_it_has_room(
     (stream,) = engine.submit([_request("off", 40)])
     await _result(stream)
     assert not engine.snapshot.cache.enabled
-    await asyncio.wrap_future(engine.resize(BudgetChange(capacity_bytes=1 << 20, max_entries=10)))
+    await asyncio.wrap_future(
+        engine.cache.resize(BudgetChange(capacity_bytes=1 << 20, max_entries=10))
+    )
     for request_id, expected in (("first", 0), ("again", 39)):
         (stream,) = engine.submit([_request(request_id, 40)])
         end = (await _result(stream)).end
@@ -253,13 +255,13 @@ async def test_the_trace_is_switched_while_it_runs(
     engine = await _ready(start(prompt_cache={"min_prefix": 4}))
     caplog.set_level("INFO", logger="mlxceld.apc")
     await _result(engine.submit([_request("a", 40)])[0])
-    await _until(lambda: len(engine.trace_tail(10)) == 1)
-    engine.set_trace(True)
+    await _until(lambda: len(engine.cache.trace_tail(10)) == 1)
+    engine.cache.set_trace(True)
     assert engine.snapshot.trace_enabled
     await _result(engine.submit([_request("b", 60)])[0])
-    await _until(lambda: len(engine.trace_tail(10)) == 2)
-    engine.set_trace(False)
-    assert [e.event for e in engine.trace_tail(10)] == ["store", "store"]
+    await _until(lambda: len(engine.cache.trace_tail(10)) == 2)
+    engine.cache.set_trace(False)
+    assert [e.event for e in engine.cache.trace_tail(10)] == ["store", "store"]
     lines = [r.getMessage() for r in caplog.records if r.name == "mlxceld.apc"]
     assert len(lines) == 1
     assert lines[0].startswith("apc_event=store")
@@ -321,7 +323,7 @@ async def test_the_self_check_runs_between_steps_and_is_told(start: Start) -> No
     computed = engine.snapshot.cache.background_tokens_computed
     assert computed > 0  # by the check at load
     stream = engine.submit([_request("long", max_tokens=60)])[0]
-    report = await asyncio.wrap_future(engine.verify())
+    report = await asyncio.wrap_future(engine.cache.verify())
     assert report.passed
     assert [check.kind for check in report.checks] == ["pageable", "live"]
     assert (await _result(stream)).reason is FinishReason.LENGTH
@@ -351,5 +353,5 @@ async def test_a_model_that_fails_its_self_check_is_served_uncached(
     stats = engine.snapshot.cache
     assert (stats.enabled, stats.entries, stats.lookups) == (False, 0, 0)
     # A resize does not bring it back.
-    await asyncio.wrap_future(engine.resize(BudgetChange(capacity_bytes=1 << 20)))
+    await asyncio.wrap_future(engine.cache.resize(BudgetChange(capacity_bytes=1 << 20)))
     assert not engine.snapshot.cache.enabled

@@ -98,7 +98,7 @@ async def test_verify_makes_all_checks_anew_and_replaces_what_was_kept(
 ) -> None:
     before = _model(await start())
     engine = await start()
-    report = await asyncio.wrap_future(engine.verify())
+    report = await asyncio.wrap_future(engine.cache.verify())
     assert report.passed
     assert report.tokens_computed
     assert sorted(made) == sorted(["probe", "probe_sharing", "verify"] * 2)

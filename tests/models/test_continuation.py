@@ -11,17 +11,27 @@ from mlxceld.models.text import TextCodec
 HISTORY: list[dict[str, Any]] = [{"role": "user", "content": "Hello there!"}]
 
 
+def of(codec: Any, prompt: Any, messages: Any, **more: Any) -> Continuation:
+    return Continuation(
+        codec,
+        messages,
+        prompt_tokens=len(prompt.tokens),
+        repeated_tokens=prompt.repeated,
+        **more,
+    )
+
+
 def ask(codec: TextCodec, messages: list[dict[str, Any]], **options: Any) -> Continuation:
     continues = options.get("continue_final_message", False)
     prompt = codec.render_chat(messages, with_boundaries=True, **options)
-    return Continuation(codec, prompt, messages, continues=continues)
+    return of(codec, prompt, messages, continues=continues)
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_a_completion_is_kept_exactly_if_the_next_turn_begins_with_it(name: str) -> None:
     codec = codec_of(TEMPLATES[name].source)
     prompt = codec.render_chat(HISTORY, with_boundaries=True)
-    continuation = Continuation(codec, prompt, HISTORY)
+    continuation = of(codec, prompt, HISTORY)
     for text in ("Right.", "\n\nSo what", "<think>\nhm\n</think>\n\nyes", " "):
         fed = [*prompt.tokens, *codec.encode(text, add_special_tokens=False)]
         reply = {"role": "assistant", "content": text}
@@ -39,7 +49,7 @@ def test_chatml_keeps_replies_and_thinking_templates_do_not() -> None:
         codec = codec_of(TEMPLATES[name].source)
         prompt = codec.render_chat(HISTORY, with_boundaries=True)
         fed = [*prompt.tokens, *codec.encode("Right.", add_special_tokens=False)]
-        assert (Continuation(codec, prompt, HISTORY).keeps(fed) == len(fed)) is expected
+        assert (of(codec, prompt, HISTORY).keeps(fed) == len(fed)) is expected
 
 
 def test_the_reply_as_it_was_shown_goes_before_what_the_tokens_say() -> None:
@@ -47,7 +57,7 @@ def test_the_reply_as_it_was_shown_goes_before_what_the_tokens_say() -> None:
     prompt = codec.render_chat(HISTORY, with_boundaries=True)
     # The last token of a reply that reached its limit was never fed.
     reply = codec.encode("Right. And more", add_special_tokens=False)
-    continuation = Continuation(codec, prompt, HISTORY)
+    continuation = of(codec, prompt, HISTORY)
     continuation.note_reply("Right. And more")
     assert continuation.keeps([*prompt.tokens, *reply[:-1]]) == len(prompt.tokens) + len(reply) - 1
     continuation.note_reply("No")
@@ -70,7 +80,7 @@ def test_the_reply_is_read_as_a_client_will_send_it() -> None:
         seen.append(text)
         return {"role": "assistant", "content": text.upper()}
 
-    continuation = Continuation(codec, prompt, HISTORY, read_reply=read)
+    continuation = of(codec, prompt, HISTORY, read_reply=read)
     expected = ask(codec, HISTORY).next_turn("YES")
     assert continuation.next_turn("yes") == expected
     assert continuation.next_turn("yes") == expected
