@@ -84,13 +84,13 @@ async def check_family(family: str, root: Path) -> FamilyResult:
 
     def engine(**options: Any) -> CoreHarness:
         made = CoreHarness(model, cache=True, backend="paged", verdict=batch, **options)
-        obey(report, model.status, made.reuse)
+        obey(report, model.status, made.reuse, made.cache)
         return made
 
     run = _Run(theirs, engine)
     wrong = [text async for text in run.everything()]
     reuse = engine().reuse
-    sharing = reuse.sharing
+    sharing = reuse.reading.sharing
     reasons = [batch.reason, report.reason, sharing.reason if sharing is not None else ""]
     if run.noise:
         reasons.append(f"rounding moves mlx-lm's own log-probabilities by up to {run.noise:.2g}")

@@ -20,8 +20,8 @@ from mlxceld.api.keys import ApiKeys
 from mlxceld.api.prompts import Prompts
 from mlxceld.config import ResolvedSettings, resolve
 from mlxceld.engine.errors import NotReadyError
-from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import (
@@ -114,6 +114,10 @@ class CacheEngine:
         self.store: PrefixStore[str] = PrefixStore(
             BUDGET, lambda: 0.0, self.trace.emit, self.rejects, min_prefix=2
         )
+        self.prompt_cache = PromptCache(
+            BUDGET, lambda: 0.0, self.trace.emit, self.rejects, min_prefix=2
+        )
+        self.prompt_cache.add(self.store)
         self.base = EngineSnapshot(state=state, model=MODEL)
         self.requests: dict[str, RequestStatus] = {}
         self.drained = False
@@ -128,7 +132,7 @@ class CacheEngine:
             state=EngineState.DRAINING if self.drained else self.base.state,
             running=len(self.requests),
             requests=tuple(self.requests.values()),
-            cache=fill(CacheStats(), self.store, self.rejects),
+            cache=fill(CacheStats(), self.prompt_cache),
             trace_enabled=self.trace.enabled,
             newest_rejects={
                 reason.value: RejectStatus(last.seq_id, last.context_len, last.at_unix_ms)
@@ -160,35 +164,32 @@ class CacheEngine:
     def flush(
         self, *, store: str = "all", session: str | None = None, dry_run: bool = False
     ) -> Future[FlushReport]:
-        if store == "snapshots":
-            return self._order(lambda: FlushReport(0, 0, 0, dry_run))
-        return self._order(lambda: self.store.flush(session, dry_run=dry_run))
+        return self._order(lambda: self.prompt_cache.flush(store, session, dry_run=dry_run))
 
     def resize(
         self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
     ) -> Future[ResizeReport]:
         return self._order(
-            lambda: self.store.resize(changes, dry_run=dry_run, generation=generation)
+            lambda: self.prompt_cache.resize(changes, dry_run=dry_run, generation=generation)
         )
 
     def pin(
         self, tokens: Sequence[int], session: str, signature: str, *, keep: bool = True
     ) -> Future[PinReport]:
         ids = as_tokens(tokens)
-        return self._order(lambda: self.store.pin(BUCKET, session, ids, keep=keep))
+        return self._order(lambda: self.prompt_cache.pin(BUCKET, session, ids, keep=keep))
 
     def verify(self) -> Future[VerifyReport]:
         check = VerifyCheck("adopt == cold", "pageable", True, "8 tokens")
         return self._order(lambda: VerifyReport((check,)))
 
     def unpin(self, digest: str) -> Future[PinReport | None]:
-        return self._order(lambda: self.store.unpin(digest))
+        return self._order(lambda: self.prompt_cache.unpin(digest))
 
     def entries(
         self, *, store: str = "all", session: str | None = None, limit: int | None = None
     ) -> Future[EntryList]:
-        stores = [] if store == "snapshots" else [self.store]
-        return self._order(lambda: list_entries(stores, session=session, limit=limit))
+        return self._order(lambda: self.prompt_cache.entries(store, session=session, limit=limit))
 
     def set_trace(self, enabled: bool) -> None:
         self.trace.switch(enabled)

@@ -19,16 +19,17 @@ from mlxceld.engine.kv_budget import KvBudget
 from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.recorder import Recorder
 from mlxceld.engine.request import GenerationRequest, SamplingParams
+from mlxceld.engine.reuse_plan import plan_reuse
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.setup import make_reuse
 from mlxceld.engine.stream import EventStream
 from mlxceld.models.boundaries import Boundary
 from mlxceld.models.folder import ModelFolder
 from mlxceld.models.loading import LoadedModel, load_model
+from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import Trace
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 
 def make_settings(state_dir: Path, **overrides: Any) -> Settings:
@@ -107,7 +108,7 @@ class CoreHarness:
         self.recorder = Recorder()
         rejects = RejectLog(lambda: 0)
         self.trace = Trace(lambda: 0)
-        whole: PrefixStore[Any] = PrefixStore(
+        self.cache = PromptCache(
             Budget(capacity_bytes, 1024, 3600, *snapshots),
             self.clock,
             self.trace.emit,
@@ -119,9 +120,8 @@ class CoreHarness:
             Path("/nowhere"), kv_backend=backend, apc=apc or {}, prompt_cache={"enabled": cache}
         )
         budget = KvBudget(kv_bytes, "as given")
-        self.reuse = make_reuse(
-            model, settings, budget, whole, self.trace.emit, self.clock, Checks(model, settings)
-        )
+        plan = plan_reuse(model.status.layer_caches, settings, self.cache.budget.snapshots)
+        self.reuse = make_reuse(model, settings, plan, budget, self.cache, Checks(model, settings))
         self.store: Any = self.reuse.store
         if verdict is None:
             verdict = _verdict(model)
@@ -148,6 +148,7 @@ class CoreHarness:
         boundaries: tuple[Boundary, ...] = (),
         keeps: Any = None,
         constraint: Constraint | None = None,
+        background: bool = False,
         **sampling: Any,
     ) -> str:
         """Queue a request; greedy unless told otherwise. Returns its id."""
@@ -166,6 +167,7 @@ class CoreHarness:
             stream=True,
             timeout=timeout,
             boundaries=boundaries,
+            background=background,
         )
         stream = EventStream(request_id, lambda _: True)
         room = self.model.status.context_length - len(tokens)

@@ -20,6 +20,9 @@ from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.kv import paged_rows, pool, row_caches, shared_attention, shared_prefix, snapshots
 from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.kv.slabs import Slab
+from mlxceld.prompt_cache.block_store import BlockStore
+from mlxceld.prompt_cache.snapshot_store import SnapshotStore
+from mlxceld.prompt_cache.whole_store import PrefixStore
 
 _READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__array__")
 """How Python gets at an array's values, and waits for them."""
@@ -34,7 +37,7 @@ class Work:
     ``positions`` is what went through the model, padding and generated tokens included.
     ``overlapped_steps`` are the decode steps that were started before the tokens of the step before
     were read. ``evals`` are waited for, ``async_evals`` are not, ``reads`` take values out of
-    arrays.
+    arrays. ``lookups`` are the walks through a store's index that look for what a prompt can adopt.
     ``pool_written`` and ``pool_read`` are bytes copied into and out of the pool's blocks,
     ``rows_copied`` those of rows joined, split or merged outside of it, ``states_copied`` those
     of snapshots taken. ``live_blocks`` is the most that had an owner at once.
@@ -52,6 +55,7 @@ class Work:
     evals: int = 0
     async_evals: int = 0
     reads: int = 0
+    lookups: int = 0
     blocks_allocated: int = 0
     live_blocks: int = 0
     pool_written: int = 0
@@ -94,6 +98,7 @@ def counted(harness: CoreHarness) -> Iterator[Work]:
         _count_evaluations(patch, work)
         _count_positions(patch, work, type(harness.model.module))
         _count_overlap(patch, work)
+        _count_lookups(patch, work)
         _count_blocks(patch, work)
         _count_copies(patch, work)
         yield work
@@ -176,6 +181,14 @@ def _count_overlap(patch: pytest.MonkeyPatch, work: Work) -> None:
 
     _after(patch, DecodeBatch, "launch", note_launch)
     _after(patch, Step, "wait", note_wait)
+
+
+def _count_lookups(patch: pytest.MonkeyPatch, work: Work) -> None:
+    def note(*_: object) -> None:
+        work.lookups += 1
+
+    for store in (BlockStore, SnapshotStore, PrefixStore):
+        _after(patch, store, "find", note)
 
 
 def _count_blocks(patch: pytest.MonkeyPatch, work: Work) -> None:

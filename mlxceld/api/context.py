@@ -10,6 +10,7 @@ from aiohttp import web
 
 from mlxceld.api.errors import not_ready
 from mlxceld.engine.errors import NotReadyError
+from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.telemetry.status import EngineState
 
 if TYPE_CHECKING:
@@ -55,13 +56,8 @@ class ApiContext:
     @property
     def keeps_snapshots(self) -> bool:
         """Whether the model resumes only where its state was kept: at a prompt's boundaries."""
-        model, settings = self.engine.snapshot.model, self.settings
-        return (
-            model is not None
-            and set(model.layer_caches) != {"pageable"}
-            and settings.kv_backend == "paged"
-            and settings.prompt_cache.enabled
-        )
+        model = self.engine.snapshot.model
+        return model is not None and model.reuse == ReuseKind.SNAPSHOTS
 
     def text(self) -> TextCodec:
         """The loaded model's tokenizer; raises a 503 ApiError until there is one."""

@@ -25,7 +25,7 @@ from mlxceld.kv.shared_attention import SharingError
 from mlxceld.kv.shared_prefix import order_by_table
 
 if TYPE_CHECKING:
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.row_reading import RowReading
 
 _SHORT_OF_MEMORY_STEP = 16
 
@@ -98,9 +98,9 @@ class DecodeBatch:
     ``before_start`` is called when a step has been built and is about to be started.
     """
 
-    def __init__(self, module: Any, reuse: PromptReuse, *, batched: bool) -> None:
+    def __init__(self, module: Any, reading: RowReading, *, batched: bool) -> None:
         self._module = module
-        self._reuse = reuse
+        self._reading = reading
         self.batched = batched
         self._lanes: list[Lane] = []
         self.step = 256
@@ -171,8 +171,8 @@ class DecodeBatch:
                 row_caches.keep_rows(lane.caches, order)
                 lane.rows = [lane.rows[i] for i in order]
                 lane.inputs = lane.inputs[mx.array(order)]
-            prefix = self._reuse.prefix_of(lane.rows)
-            shared_attention.bind(lane.caches, prefix, gathers=self._reuse.gathers)
+            prefix = self._reading.prefix_of(lane.rows)
+            shared_attention.bind(lane.caches, prefix, gathers=self._reading.gathers)
 
     def launch(self) -> Step:
         """Build the next step and start computing it; returns without waiting.

@@ -17,20 +17,17 @@ from mlxceld.engine.commands import (
     Verify,
 )
 from mlxceld.engine.errors import NotReadyError
-from mlxceld.prompt_cache.explain import Explainer, ExplainReport, explain
-from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.radix import as_tokens
-from mlxceld.prompt_cache.reports import FlushReport, PinError, PinReport, ResizeReport
 
 if TYPE_CHECKING:
     from mlxceld.engine.checks import Checks
     from mlxceld.engine.core import EngineCore
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.publisher import Publisher
-    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.models.loading import LoadedModel
-    from mlxceld.prompt_cache.ledger import Ledger
-    from mlxceld.prompt_cache.reports import VerifyReport
+    from mlxceld.prompt_cache.prompt_cache import PromptCache
+    from mlxceld.prompt_cache.reports import FlushReport, ResizeReport, VerifyReport
 
 
 @dataclass(slots=True)
@@ -39,19 +36,9 @@ class Loaded:
 
     model: LoadedModel
     core: EngineCore
-    reuse: PromptReuse
+    reuse: PrefixMemory
+    cache: PromptCache
     checks: Checks
-
-
-def stores_of(reuse: PromptReuse, wanted: str) -> list[Ledger[Any]]:
-    """The stores that a command for ``wanted`` (all, kv or snapshots) is about."""
-    chosen: list[Ledger[Any]] = []
-    if wanted != "snapshots":
-        chosen.append(reuse.store)
-    # Only models that resume at snapshots have a store of them.
-    if wanted != "kv" and reuse.snapshots is not None:
-        chosen.append(reuse.snapshots)
-    return chosen
 
 
 class CacheAdmin:
@@ -81,16 +68,20 @@ class CacheAdmin:
             case Resize():
                 return self._resize(loaded, command)
             case ListEntries():
-                stores = stores_of(loaded.reuse, command.store)
-                return list_entries(stores, session=command.session, limit=command.limit)
+                return loaded.cache.entries(
+                    command.store, session=command.session, limit=command.limit
+                )
             case Pin():
-                return _pin(loaded, command)
+                bucket = _bucket(loaded, command.template_signature)
+                tokens = as_tokens(command.tokens)
+                return loaded.cache.pin(bucket, command.session, tokens, keep=command.keep)
             case Unpin():
-                return _unpin(loaded, command)
+                return loaded.cache.unpin(command.digest)
             case Verify():
                 return self._verify(loaded)
             case Explain():
-                return _explain(loaded, command)
+                bucket = _bucket(loaded, command.template_signature)
+                return loaded.cache.explain(bucket, command.session, command.tokens)
 
     def check_reuse(self, loaded: Loaded) -> VerifyReport:
         """Check reuse, keep all verdicts, and tell and do what follows from them."""
@@ -102,10 +93,10 @@ class CacheAdmin:
         status = with_verdicts(
             loaded.model.status,
             loaded.core.verdict,
-            loaded.reuse.sharing,
+            loaded.reuse.reading.sharing,
             loaded.checks.checked_at,
         )
-        status = obey(report, status, loaded.reuse)
+        status = obey(report, status, loaded.reuse, loaded.cache)
         if not report.passed:
             loaded.core.give_back()
         self._publisher.recorder.background_tokens_computed += report.tokens_computed
@@ -115,21 +106,16 @@ class CacheAdmin:
 
     def _flush(self, loaded: Loaded, command: Flush) -> FlushReport:
         loaded.core.pause()
-        report = FlushReport(0, 0, 0, command.dry_run)
-        for store in stores_of(loaded.reuse, command.store):
-            report = report.plus(store.flush(command.session, dry_run=command.dry_run))
+        report = loaded.cache.flush(command.store, command.session, dry_run=command.dry_run)
         loaded.core.give_back()
         self._publish()
         return report
 
     def _resize(self, loaded: Loaded, command: Resize) -> ResizeReport:
         loaded.core.pause()
-        reuse = loaded.reuse
-        report = reuse.store.resize(
+        report = loaded.cache.resize(
             command.changes, dry_run=command.dry_run, generation=command.generation
         )
-        if reuse.snapshots is not None:
-            report = report.plus(reuse.snapshots.resize(command.changes, dry_run=command.dry_run))
         loaded.core.give_back()
         self._publish()
         return report
@@ -137,35 +123,15 @@ class CacheAdmin:
     def _verify(self, loaded: Loaded) -> VerifyReport:
         loaded.core.pause()
         loaded.checks.forget()
-        pool = loaded.reuse.block_shapes()
+        pool = loaded.reuse.reading.block_shapes()
         if pool is not None:
-            loaded.reuse.sharing = loaded.checks.sharing(*pool)
+            loaded.reuse.reading.sharing = loaded.checks.sharing(*pool)
         loaded.core.obey(loaded.checks.batch())
         report = self.check_reuse(loaded)
         self._publish()
         return report
 
 
-def _pin(loaded: Loaded, command: Pin) -> PinReport:
-    """Keep a prompt in whichever store has it; raises PinError if none can."""
-    bucket = Bucket(loaded.model.status.id, command.template_signature)
-    tokens = as_tokens(command.tokens)
-    refusal = PinError("there is no store")
-    for store in stores_of(loaded.reuse, "all"):
-        try:
-            return store.pin(bucket, command.session, tokens, keep=command.keep)
-        except PinError as error:
-            refusal = error
-    raise refusal
-
-
-def _unpin(loaded: Loaded, command: Unpin) -> PinReport | None:
-    found = (store.unpin(command.digest) for store in stores_of(loaded.reuse, "all"))
-    return next((report for report in found if report is not None), None)
-
-
-def _explain(loaded: Loaded, command: Explain) -> ExplainReport:
-    bucket = Bucket(loaded.model.status.id, command.template_signature)
-    if isinstance(loaded.reuse, Explainer):
-        return loaded.reuse.explain(bucket, command.session, command.tokens)
-    return explain(loaded.reuse.store, bucket, command.session, command.tokens)
+def _bucket(loaded: Loaded, signature: str) -> Bucket:
+    """The loaded model's namespace for prompts of a template signature."""
+    return Bucket(loaded.model.status.id, signature)

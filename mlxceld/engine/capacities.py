@@ -63,15 +63,17 @@ class CapacityPlan:
         )
 
 
-def plan_capacities(model: LoadedModel, settings: Settings, kv_cache_budget: int) -> CapacityPlan:
-    """Measure the model; ``kv_cache_budget`` is the ceiling of keys and values in bytes."""
+def plan_capacities(model: LoadedModel, used: Store, kv_cache_budget: int) -> CapacityPlan:
+    """Measure the model, which has use for one store.
+
+    ``kv_cache_budget`` is the ceiling of keys and values in bytes.
+    """
     size = measure(model.module)
-    whole = size.pageable or settings.kv_backend == "dense"
     return CapacityPlan(
         size,
         model.status.context_length,
         MemoryTerms(device_memory(), model.status.weight_bytes, kv_cache_budget),
-        "kv" if whole else "snapshots",
+        used,
     )
 
 

@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlxceld.config.units import readable_bytes
 from mlxceld.engine import grouping, sharing
+from mlxceld.engine.admitter import Admitter
 from mlxceld.engine.answers import Answers
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
-from mlxceld.engine.constraint import make_constraint
 from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
-from mlxceld.engine.kv_memory import KvMemory
 from mlxceld.engine.next_turns import MakeNextTurns, unknown
-from mlxceld.engine.output import TokenOutput
 from mlxceld.engine.prefill import group_caches, run_chunk
-from mlxceld.engine.pressure import Pressure
+from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.recorder import Recorder
-from mlxceld.engine.reuse import PromptReuse
-from mlxceld.engine.sampling import RowSampler
+from mlxceld.engine.row_allocator import RowAllocator
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
 from mlxceld.engine.shared_reading import SharedReading
@@ -69,13 +65,12 @@ class EngineCore:
         model: LoadedModel,
         verdict: BatchVerdict,
         limits: Limits,
-        reuse: PromptReuse,
+        reuse: PrefixMemory,
         recorder: Recorder,
         clock: Callable[[], float],
         make_next_turns: MakeNextTurns = unknown,
     ) -> None:
         self.verdict = verdict
-        self._make_next_turns = make_next_turns
         self._model = model
         self._clock = clock
         self._reuse = reuse
@@ -85,19 +80,37 @@ class EngineCore:
             padded_prefill=verdict.padded_prefill,
             grouped_prefill=verdict.batched_decode,
         )
-        self._batch = DecodeBatch(model.module, reuse, batched=verdict.batched_decode)
+        self._batch = DecodeBatch(model.module, reuse.reading, batched=verdict.batched_decode)
         self._limits = limits
         self._chunks = self._chunk_size()
         self._in_flight: dict[str, Sequence] = {}
         self._pending: Step | None = None
-        self._memory = KvMemory(limits.kv_bytes, reuse, self._batch, self.sequences)
-        self._pressure = Pressure(self._memory, self._batch, self._scheduler, reuse, recorder)
-        self._shared_reading = SharedReading(reuse, self._batch, self.sequences)
+        self._allocator = RowAllocator(
+            limits.kv_bytes, reuse, self._batch, self._scheduler, recorder, self.sequences
+        )
+        self._shared_reading = SharedReading(reuse.reading, self._batch, self.sequences)
         self._answers = Answers(model.text, recorder)
         # Handed over earlier, the event loop and this thread would contend for the interpreter.
         self._batch.before_start = self._answers.hand_over
         self._endings = Endings(
-            self._in_flight, self._scheduler, self._batch, self._memory, reuse, self._answers, clock
+            self._in_flight,
+            self._scheduler,
+            self._batch,
+            self._allocator,
+            reuse,
+            self._answers,
+            clock,
+        )
+        self._admitter = Admitter(
+            model,
+            self._scheduler,
+            self._batch,
+            self._allocator,
+            reuse,
+            self._endings,
+            recorder,
+            clock,
+            make_next_turns,
         )
 
     def _chunk_size(self) -> ChunkSize:
@@ -107,7 +120,7 @@ class EngineCore:
 
     @property
     def _reads_together(self) -> bool:
-        return self.verdict.batched_decode and self._reuse.reads_together
+        return self.verdict.batched_decode and self._reuse.reading.reads_together
 
     # What the engine thread asks.
 
@@ -142,7 +155,7 @@ class EngineCore:
 
     def batch_bytes(self) -> int:
         """Bytes that running sequences hold, prompts under way included."""
-        return self._memory.tails()
+        return self._allocator.held_bytes()
 
     def ids(self) -> set[str]:
         """The ids of the requests in flight."""
@@ -163,27 +176,23 @@ class EngineCore:
         """Do one round of work: at most one decode step and one prefill chunk."""
         try:
             self._reap()
-            if (
-                self._endings.unstored
-                or self._scheduler.orphans
-                or self._scheduler.next_in_line(len(self._batch))
-            ):
+            if self._admitter.due:
                 # What ended is stored first, so that who comes next finds it.
                 self._answers.hand_over()
                 self._break_pipeline()
-                self._admit()
+                self._admitter.admit()
             if self._scheduler.prefilling:
                 # A chunk is not overlapped with a step: streams get their tokens before it.
                 self._settle()
-                self._pressure.before_decode(self._break_pipeline, self.sequences())
+                self._allocator.before_decode(self._break_pipeline)
                 if len(self._batch):
                     self._pending = self._launch()
                     self._break_pipeline()
                 self._answers.hand_over()
                 self._prefill()
-                self._pressure.after_prefill(self.sequences())
+                self._allocator.after_prefill()
             elif len(self._batch):
-                self._pressure.before_decode(self._break_pipeline, self.sequences())
+                self._allocator.before_decode(self._break_pipeline)
                 if self._batch.waits_for_tokens:
                     self._break_pipeline()
                 launched = self._launch()
@@ -254,82 +263,14 @@ class EngineCore:
                 ended.append((sequence, FinishReason.TIMEOUT))
         self._endings.end(ended, now)
 
-    def _admit(self) -> None:
-        self._memory.note_tails()
-        for sequence in self._scheduler.take_orphans():
-            self._attempt(self._place, sequence)
-        if not self._scheduler.waiting:
-            return
-        while (first := self._scheduler.next_in_line(len(self._batch))) is not None:
-            sequence = first
-            if not sequence.prompt:
-                sequence.prompt = list(sequence.request.tokens)
-            if missing := self._memory.shortage(sequence, self._scheduler):
-                sequence.note = f"waits for {readable_bytes(missing)} of memory"
-                return
-            self._scheduler.admit()
-            sequence.note = ""
-            self._attempt(self._begin, sequence)
-
-    def _attempt(self, action: Callable[[Sequence], None], sequence: Sequence) -> None:
-        """Do something for one sequence; if it fails, that request alone does."""
-        if sequence.phase is Phase.DONE:
-            return
-        try:
-            action(sequence)
-        except Exception as error:
-            self._endings.fault(sequence, error)
-
-    def _begin(self, sequence: Sequence) -> None:
-        if sequence.sampler is not None:  # it has been here before
-            self._place(sequence)
-            return
-        request = sequence.request
-        sequence.prefill_started_at = self._clock()
-        sequence.sampler = RowSampler(
-            request.sampling, sequence.seed, self._model.status.vocab_size
-        )
-        sequence.output = TokenOutput(
-            self._model.text, sequence.prompt, request.sampling.stop, sequence.request.shown_tokens
-        )
-        if request.constraint is not None:
-            sequence.constraint = make_constraint(self._model.text, request.constraint)
-        sequence.continuation = self._make_next_turns(request)
-        self._place(sequence)
-
-    def _place(self, sequence: Sequence) -> None:
-        """Let a sequence adopt what is stored, or follow one that is computing its beginning."""
-        leader, common = sharing.leader_of(sequence, self._scheduler.computing(), self._reuse)
-        if leader is not None and leader.prefilled < common:
-            sharing.follow(sequence, leader, common)
-            return
-        if leader is not None:
-            self._reuse.share(leader)
-        self._reuse.adopt(sequence)
-        sequence.had = max(0, sequence.had - sequence.prefilled)
-        if sequence.row is None:
-            sequence.row = row_caches.new_row(self._model.module)
-        row_caches.set_step(sequence.row, self._memory.step)
-
-    def _let_go(self, leader: Sequence) -> None:
-        """Store what followers of a sequence wait for, and let those go on who have it all."""
-        ready = sharing.ready(leader)
-        if ready:
-            self._memory.note_tails()
-            self._reuse.share(leader)
-            if self._reads_together and grouping.reads_along(leader, ready):
-                self._attempt(self._reuse.page_out, leader)
-        for follower in ready:
-            sharing.part(follower)
-            self._attempt(self._place, follower)
-
     def _prefill(self) -> None:
         streaming = len(self._batch) > 0
         chunk = self._chunks.size(streams_running=streaming)
         readers = self.sequences() if self._reads_together else ()
         for sequence in grouping.alone(self._scheduler.computing(), readers):
-            if self._memory.room_for_copy(sequence):
-                self._attempt(self._reuse.page_in, sequence)
+            copied = sequence.paged_tokens * self._reuse.token_bytes
+            if self._allocator.can_allocate(copied):
+                self._admitter.attempt(self._reuse.reading.page_in, sequence)
         group = self._scheduler.next_group(chunk)
         if not group:
             return
@@ -346,10 +287,10 @@ class EngineCore:
             sequence.prefilled += size
             if size:
                 at = partial(row_caches.extract, caches, i) if merged else lambda: caches
-                self._reuse.reached(sequence, at)
+                self._reuse.on_prefill_progress(sequence, at)
             if sequence.request.stream and not sequence.resumed:
                 self._answers.progress(sequence)
-            self._let_go(sequence)
+            self._admitter.let_go(sequence, reads_together=self._reads_together)
             if not sequence.prefill_left:
                 done.append(sequence)
         if done:
@@ -362,8 +303,8 @@ class EngineCore:
 
         Its rows stay what they are until that went well, so that it can be done in another way.
         """
-        group, caches, merged = group_caches(group, self._reuse)
-        row_caches.set_step(caches, self._memory.step)
+        group, caches, merged = group_caches(group, self._reuse.reading)
+        row_caches.set_step(caches, self._allocator.step)
         sizes = [self._chunks.part_of(self._until_cut(sequence), chunk) for sequence in group]
         if not max(sizes):
             return group, caches, merged, sizes
@@ -394,7 +335,7 @@ class EngineCore:
     def _start_decoding(self, sequences: list[Sequence], caches: row_caches.Caches | None) -> None:
         """Let prefilled sequences into the batch; ``caches`` are theirs where they were merged."""
         now = self._clock()
-        self._memory.note_tails()
+        self._allocator.note_held()
         for i, sequence in enumerate(sequences):
             self._recorder.background_tokens_computed += sequence.had
             sequence.had = 0
@@ -408,7 +349,7 @@ class EngineCore:
             self._scheduler.remove(sequence)
             self._recorder.account_prefill(sequence)
         if self._reads_together:
-            self._pressure.before_joining(sequences, merged=caches is not None)
+            self._allocator.before_joining(sequences, merged=caches is not None)
         self._batch.join(sequences, caches)
         mx.clear_cache()
 
@@ -419,7 +360,7 @@ class EngineCore:
         """
         full = [row for row in self._batch.rows if row.launched >= row.max_tokens]
         if full:
-            self._batch.leave(full, self._reuse.wants)
+            self._batch.leave(full, self._reuse.should_donate)
         if not len(self._batch):
             return None
         started = self._clock()

@@ -13,8 +13,8 @@ from mlxceld.engine.sequence import Phase, Sequence
 if TYPE_CHECKING:
     from mlxceld.engine.answers import Answers
     from mlxceld.engine.batch import DecodeBatch
-    from mlxceld.engine.kv_memory import KvMemory
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.prefix_cache import PrefixMemory
+    from mlxceld.engine.row_allocator import RowAllocator
     from mlxceld.engine.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 class Endings:
     """Takes sequences out of ``in_flight``, which is the core's own dictionary by request id.
 
-    Callers are told at once; what well-ended sequences leave is kept until :meth:`store`.
+    Callers are told at once; what well-ended sequences leave is kept until :meth:`store`. ``count``
+    is how many have ended, in whichever way.
     """
 
     def __init__(
@@ -31,19 +32,20 @@ class Endings:
         in_flight: dict[str, Sequence],
         scheduler: Scheduler,
         batch: DecodeBatch,
-        memory: KvMemory,
-        reuse: PromptReuse,
+        allocator: RowAllocator,
+        reuse: PrefixMemory,
         answers: Answers,
         clock: Callable[[], float],
     ) -> None:
         self._in_flight = in_flight
         self._scheduler = scheduler
         self._batch = batch
-        self._memory = memory
+        self._allocator = allocator
         self._reuse = reuse
         self._answers = answers
         self._clock = clock
         self._ended: list[Sequence] = []
+        self.count = 0
 
     @property
     def unstored(self) -> bool:
@@ -55,7 +57,7 @@ class Endings:
         ended = [(s, reason) for s, reason in ended if s.phase is not Phase.DONE]
         if not ended:
             return
-        self._batch.leave([s for s, _ in ended], self._reuse.wants)
+        self._batch.leave([s for s, _ in ended], self._reuse.should_donate)
         for sequence, reason in ended:
             self._answers.finished(sequence, reason, now)
             self._drop(sequence)
@@ -68,19 +70,19 @@ class Endings:
         """Store what ended sequences leave; with no step in flight."""
         ended, self._ended = self._ended, []
         if ended:
-            self._memory.note_tails()
+            self._allocator.note_held()
         for sequence in ended:
             try:
                 self._reuse.donate(sequence)
             except Exception:
                 # It has its answer; what is lost is only that the next one could have been quicker.
                 log.exception("what request %s computed could not be kept", sequence.request.id)
-            self._release(sequence)
+            self._allocator.free(sequence)
 
     def forget(self) -> None:
         """Let go of what ended sequences leave, and store nothing of it."""
         for sequence in self._ended:
-            self._release(sequence)
+            self._allocator.free(sequence)
         self._ended.clear()
 
     def fault(self, sequence: Sequence, error: Exception) -> None:
@@ -94,15 +96,12 @@ class Endings:
         """End a sequence with an error; it must have left the batch, or the batch be cleared."""
         self._answers.failed(sequence, kind, message)
         self._drop(sequence)
-        self._release(sequence)
+        self._allocator.free(sequence)
         self._answers.recorder.finish(sequence, "error", now, error=message)
 
     def _drop(self, sequence: Sequence) -> None:
         """Take an ended sequence off the books; its row is the caller's to store or forget."""
+        self.count += 1
         sequence.phase = Phase.DONE
         self._scheduler.remove(sequence)
         self._in_flight.pop(sequence.request.id, None)
-
-    def _release(self, sequence: Sequence) -> None:
-        self._reuse.release(sequence)
-        sequence.row = None

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from mlxceld.engine import power
 from mlxceld.engine.admission import token_limit
-from mlxceld.engine.cache_admin import CacheAdmin, Loaded, stores_of
+from mlxceld.engine.cache_admin import CacheAdmin, Loaded
 from mlxceld.engine.cache_client import CacheClient
-from mlxceld.engine.configured_store import make_whole_store
+from mlxceld.engine.configured_cache import make_prompt_cache
 from mlxceld.engine.errors import InvalidRequestError, NotReadyError, QueueFullError
 from mlxceld.engine.events import FailureKind
 from mlxceld.engine.inbox import Inbox
 from mlxceld.engine.next_turns import MakeNextTurns, unknown
 from mlxceld.engine.publisher import Publisher
+from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.engine.sequence import Sequence
 from mlxceld.engine.stream import EventStream
 from mlxceld.engine.verdict_file import VerdictFile
@@ -76,10 +77,9 @@ class Engine:
         trace = Trace(wall_clock_ms, enabled=settings.apc.trace)
         rejects = RejectLog(wall_clock_ms)
         # Its budget is what is told until a model has decided how its prompts are kept.
-        self._whole = make_whole_store(settings, clock, trace.emit, rejects)
+        self._prompt_cache = make_prompt_cache(settings, clock, trace.emit, rejects)
         self._settings = settings
-        self._emit = trace.emit
-        self._publisher = Publisher(settings, self._whole, rejects, trace, clock)
+        self._publisher = Publisher(settings, self._prompt_cache, trace, clock)
         self._state = EngineState.LOADING
         self._loaded: Loaded | None = None
         self._admin = CacheAdmin(
@@ -248,15 +248,15 @@ class Engine:
             from mlxceld.engine.setup import make_core, make_prefetcher, make_reuse, plan_stores
 
             settings = self._settings
-            budget, plan, capacities = plan_stores(model, settings, self._given, self._whole)
+            reuse_plan, budget, plan, capacities = plan_stores(
+                model, settings, self._given, self._prompt_cache
+            )
             self._publisher.capacities = capacities
             self._capacity_plan = plan
             checks = Checks(
                 model, settings, VerdictFile(settings.state_dir), progress=self._report_check
             )
-            reuse = make_reuse(
-                model, settings, budget, self._whole, self._emit, self._clock, checks
-            )
+            reuse = make_reuse(model, settings, reuse_plan, budget, self._prompt_cache, checks)
             core, status = make_core(
                 model,
                 settings,
@@ -268,8 +268,8 @@ class Engine:
                 lambda request: self._make_next_turns(request),
             )
             self._publisher.reuse = reuse
-            loaded = Loaded(replace(model, status=status), core, reuse, checks)
-            if settings.prompt_cache.enabled:
+            loaded = Loaded(replace(model, status=status), core, reuse, self._prompt_cache, checks)
+            if reuse_plan.kind is not ReuseKind.NONE:
                 self._admin.check_reuse(loaded)
             else:
                 checks.keep()
@@ -292,9 +292,7 @@ class Engine:
 
     def _sweep(self) -> int:
         """Drop what has outlived its time from all stores; returns how many entries went."""
-        if self._loaded is None:
-            return 0
-        return sum(store.sweep() for store in stores_of(self._loaded.reuse, "all"))
+        return self._prompt_cache.sweep()
 
     def _report_loading(self, line: str) -> None:
         self._enter(EngineState.LOADING, line)
@@ -348,7 +346,7 @@ class Engine:
     def _note_sharing(self) -> None:
         """Tell and keep that shared blocks are read in another way than a check had found."""
         loaded = self._loaded
-        sharing = None if loaded is None else loaded.reuse.sharing
+        sharing = None if loaded is None else loaded.reuse.reading.sharing
         if loaded is None or sharing is None:
             return
         status = loaded.model.status
@@ -449,6 +447,7 @@ class Engine:
             self._governor.close()
         failed = self._state is EngineState.FAILED
         self._loaded = self._publisher.reuse = self._prefetcher = None
+        self._prompt_cache.close()
         with self._inbox.lock:
             asked = self._inbox.take_now()
             if not failed:

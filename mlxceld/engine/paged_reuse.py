@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from mlxceld.engine.reuse import bucket_of, offered_before, reject_without_row, worth_keeping
+from mlxceld.engine.pooled_rows import PooledRows
+from mlxceld.engine.prefix_cache import PrefixMemory
+from mlxceld.engine.reuse import (
+    bucket_of,
+    carried_match,
+    offered_before,
+    purpose_of,
+    reject_without_row,
+    worth_keeping,
+)
+from mlxceld.engine.reuse_plan import ReuseKind
 from mlxceld.kv import paged_rows, row_caches
-from mlxceld.kv.shared_prefix import SharedPrefix
-from mlxceld.prompt_cache.block_entry import Match
+from mlxceld.prompt_cache.block_entry import AdoptedBlocks
+from mlxceld.prompt_cache.match import Match, Purpose
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
@@ -21,24 +30,24 @@ if TYPE_CHECKING:
     from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
-    from mlxceld.kv.slabs import LayerShape
-    from mlxceld.prompt_cache.block_entry import ChainStats
+    from mlxceld.prompt_cache.block_entry import BlockEntry
     from mlxceld.prompt_cache.block_store import BlockStore
 
 log = logging.getLogger(__name__)
 
 
-class PagedReuse:
+class PagedReuse(PrefixMemory):
     """For models whose caches are all pageable: any prefix of any entry can be adopted.
 
     The stored entry stays as it is. An adopter gets references to the whole blocks that it
     matches, and a copy of the matched rest of the last one. It reads the blocks where they lie
-    together with those who share them, or, alone, from a copy of its own (:meth:`page_in`). What
+    together with those who share them, or, alone, from a copy of its own (``reading``). What
     it donates shares every whole block that is stored already.
     """
 
-    kind = "blocks"
-    snapshots = None
+    kind = ReuseKind.BLOCKS.value
+    store: BlockStore
+    reading: PooledRows
 
     def __init__(
         self,
@@ -49,108 +58,85 @@ class PagedReuse:
         sharing: SharingVerdict,
     ) -> None:
         self.store = store
-        self.sharing: SharingVerdict | None = sharing
+        self.reading = PooledRows(store, pool, module, model_id, sharing)
+        self.token_bytes = pool.bytes_per_block // pool.block_size
         self._pool = pool
         self._module = module
         self._model_id = model_id
 
-    @property
-    def reads_together(self) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.sharing is not None and self.sharing.works
-
-    @property
-    def gathers(self) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.sharing is not None and self.sharing.gathers
-
-    def fall_back(self, reason: str) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        before = self.sharing
-        if before is not None:
-            now = self.sharing = before.next_best(reason)
-            log.warning("shared prefixes: %s instead of %s: %s", now.mode, before.mode, reason)
-
-    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self._pool.shapes, self._pool.block_size
-
     def adopt(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        first_time, sequence.looked_up = not sequence.looked_up, True
-        tokens = sequence.known()
-        match = self.store.adopt(
-            bucket_of(self._model_id, sequence),
-            sequence.request.session,
-            tokens,
-            len(tokens) - 1,
-            seq_id=sequence.seq_id,
-            counted=first_time,
-        )
-        if match is None:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
+        purpose = purpose_of(sequence)
+        match, sequence.match = self.match(sequence), None
+        found = self.store.adopt(match, seq_id=sequence.seq_id, purpose=purpose)
+        if found is None:
             return
-        match = self._within_room(sequence, match, counted=first_time)
-        if match is None:
+        adopted = self._within_room(sequence, found, purpose)
+        if adopted is None:
             return
-        whole, rest = self._cut(match.matched)
+        whole, rest = self._cut(adopted.matched)
         try:
             row = row_caches.new_row(self._module)
             if rest:
-                layers = self._pool.read(match.blocks[whole:], rest)
+                layers = self._pool.read(adopted.blocks[whole:], rest)
                 mx.eval(layers)
                 row = paged_rows.row_of(self._module, layers, rest)
         except Exception:
             # The entry stays, and the request goes on cold: slower, never wrong.
-            log.exception("a stored prefix of %d tokens could not be read", match.matched)
+            log.exception("a stored prefix of %d tokens could not be read", adopted.matched)
             self.store.adoption_failed(
-                match,
+                adopted,
                 RejectReason.LAYOUT_CONSTRAINTS,
                 seq_id=sequence.seq_id,
-                counted=first_time,
+                purpose=purpose,
             )
             return
-        self._pool.release(match.blocks[whole:])
-        self._give_table(sequence, match.blocks[:whole])
+        self._pool.release(adopted.blocks[whole:])
+        self.reading.give_table(sequence, adopted.blocks[:whole])
         sequence.row = row
-        sequence.prefilled = match.matched
-        if first_time:
-            sequence.cached = match.matched
+        sequence.prefilled = adopted.matched
+        if purpose is not Purpose.RESUMED:
+            sequence.cached = adopted.matched
 
-    def _within_room(self, sequence: Sequence, match: Match, *, counted: bool) -> Match | None:
+    def _within_room(
+        self, sequence: Sequence, adopted: AdoptedBlocks, purpose: Purpose
+    ) -> AdoptedBlocks | None:
         """A match without the rest of its last block where the budget cannot hold that copy.
 
         None where too little is left of it then.
         """
         size = self._pool.block_size
-        whole, rest = self._cut(match.matched)
+        whole, rest = self._cut(adopted.matched)
         if not rest or self._pool.room() >= rest * self.token_bytes:
-            return match
+            return adopted
         if whole * size < self.store.min_prefix:
             self.store.adoption_failed(
-                match,
+                adopted,
                 RejectReason.BLOCK_BOUNDARY_FLOOR,
                 seq_id=sequence.seq_id,
-                counted=counted,
+                purpose=purpose,
             )
             return None
-        self._pool.release(match.blocks[whole:])
-        return Match(match.entry, whole * size, match.blocks[:whole])
+        self._pool.release(adopted.blocks[whole:])
+        return AdoptedBlocks(adopted.entry, whole * size, adopted.blocks[:whole])
 
     def _cut(self, tokens: int) -> tuple[int, int]:
         """How many whole blocks of a match are read from the pool, and the tokens to be copied."""
-        if not self.reads_together:
+        if not self.reading.reads_together:
             return 0, tokens
         return divmod(tokens, self._pool.block_size)
 
-    def expected(self, sequence: Sequence) -> int | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if not self.store.enabled:
-            return None
-        match = self._find(sequence)
-        return 0 if match is None else match.matched
+    def match(self, sequence: Sequence) -> Match[BlockEntry]:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
+        return carried_match(self.store, self._model_id, sequence)
+
+    @property
+    def shares_early(self) -> bool:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
+        return self.store.enabled
 
     def share(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         if sequence.row is None:
             return
         tokens = sequence.fed_tokens()
@@ -160,110 +146,47 @@ class PagedReuse:
             # Who would have adopted it computes it again: slower, never wrong.
             log.exception("a prefix of %d tokens could not be shared early", len(tokens))
 
-    def page_in(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if not sequence.table or sequence.row is None:
-            return
-        layers = self._pool.read(sequence.table, sequence.paged_tokens)
-        row = paged_rows.joined(self._module, layers, sequence.row)
-        self.release(sequence)
-        sequence.row = row
-
-    def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        row, tokens = sequence.row, sequence.fed_tokens()[:tokens_at_most]
-        if row is None:
-            return
-        blocks = self._stored_or_held(sequence, tokens)
-        self._pool.retain(blocks)
-        size, before = self._pool.block_size, sequence.paged_tokens
-        whole = len(tokens) // size
-        try:
-            if len(blocks) < whole:
-                first, last = len(blocks) * size - before, whole * size - before
-                blocks += self._pool.seal(paged_rows.keys_and_values(row), first, last) or []
-            tail = paged_rows.tail_of(self._module, row, len(blocks) * size - before)
-        except Exception:
-            # It keeps what it has: more memory, never wrong.
-            log.exception("%d tokens could not be put into the pool", len(tokens))
-            self._pool.release(blocks)
-            return
-        self.release(sequence)
-        self._give_table(sequence, blocks)
-        sequence.row = tail
-
-    def _stored_or_held(self, sequence: Sequence, tokens: list[int]) -> list[int]:
-        """The most whole blocks that hold a sequence's first tokens already."""
-        bucket = bucket_of(self._model_id, sequence)
-        stored = self.store.find(bucket, sequence.request.session, tokens, len(tokens))
-        if stored is not None:
-            whole = stored.matched // self._pool.block_size
-            if whole > len(sequence.table):
-                return list(stored.blocks[:whole])
-        return list(sequence.table)
-
-    def release(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        blocks, sequence.table, sequence.paged_tokens = sequence.table, [], 0
-        self._pool.release(blocks)
-
-    @property
-    def block_size(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self._pool.block_size if self.reads_together else sys.maxsize
-
-    @property
-    def token_bytes(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self._pool.bytes_per_block // self._pool.block_size
-
-    def reserved(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def reserved_bytes(self) -> int:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         return self._pool.stats().bytes_reserved
 
-    def set_aside(self, nbytes: int) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def reserve(self, nbytes: int) -> None:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self._pool.set_aside(nbytes)
 
-    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        match = self._find(adopter)
-        blocks = set() if match is None else set(match.blocks)
-        if match is not None:
+    def unevictable_bytes(self, running: Iterable[Sequence], match: Match[BlockEntry]) -> int:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
+        blocks = set(self.store.blocks_of(match))
+        if match.entry is not None:
             self.store.touch(match.entry)
         for sequence in running:
             blocks.update(sequence.table)
         return len(blocks) * self._pool.bytes_per_block
 
-    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def evict_to(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         sequences = list(sequences)
         self._pool.give_back(spare=False)
-        while self.reserved() > most:
+        while self.reserved_bytes() > most:
             if self._pool.stats().bytes_in_use > most and self.store.evict_for_memory():
                 continue
             self._compact(sequences)
-            if self.reserved() > most and not self.store.evict_for_memory():
+            if self.reserved_bytes() > most and not self.store.evict_for_memory():
                 return
 
-    def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        tables = [sequence.table for sequence in sequences]
-        return SharedPrefix(self._pool, tables) if any(tables) else None
+    def on_prefill_progress(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """What is stored serves at any token."""
 
-    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; what is stored serves at any token."""
-
-    def wants(self, sequence: Sequence) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def should_donate(self, sequence: Sequence) -> bool:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         return worth_keeping(self.store, sequence)
 
     def donate(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         if offered_before(sequence):
             return
         tokens = sequence.fed_tokens()
-        if not tokens or (sequence.row is None and self.wants(sequence)):
+        if not tokens or (sequence.row is None and self.should_donate(sequence)):
             reject_without_row(self.store, sequence)
             return
         self._insert(sequence, sequence.row or [], tokens)
@@ -291,12 +214,8 @@ class PagedReuse:
             record_refusal=record_refusal,
         )
 
-    def _give_table(self, sequence: Sequence, blocks: Seq[int]) -> None:
-        sequence.table = list(blocks)
-        sequence.paged_tokens = len(blocks) * self._pool.block_size
-
     def settle(self, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self._compact(list(sequences))
 
     def _compact(self, sequences: Seq[Sequence]) -> None:
@@ -308,20 +227,11 @@ class PagedReuse:
                 sequence.table = [moved.get(block, block) for block in sequence.table]
         self._pool.give_back(spare=False)
 
-    def _find(self, sequence: Sequence) -> Match | None:
-        tokens = sequence.known()
-        bucket = bucket_of(self._model_id, sequence)
-        return self.store.find(bucket, sequence.request.session, tokens, len(tokens) - 1)
-
     def pool_stats(self) -> PoolStats | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         return self._pool.stats()
 
-    def chain_stats(self) -> ChainStats | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.store.chain_stats()
-
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self.store.check()
         self._pool.check([*self.store.tables(), *(s.table for s in sequences)])

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from mlxceld.kv import row_caches
 from mlxceld.models.boundaries import Boundary
 
 if TYPE_CHECKING:
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.prefix_cache import PrefixMemory
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class Prefetcher:
     def __init__(
         self,
         module: Any,
-        reuse: PromptReuse,
+        reuse: PrefixMemory,
         *,
         chunk: int,
         allowed: Callable[[], bool],
@@ -156,30 +155,28 @@ class Prefetcher:
             phase=Phase.PREFILL,
             prompt=list(request.tokens),
         )
-        found = self._reuse.expected(sequence)
+        found = self._reuse.match(sequence).matched
         row_bytes = (count + _STEP) * self._reuse.token_bytes
         if (
             not self._stores
             or (self._context_length is not None and count >= self._context_length)
-            or (found is not None and count - found <= _NOT_WORTH_IT)
-            or (self._limit is not None and self._reuse.reserved() + row_bytes > self._limit)
+            or count - found <= _NOT_WORTH_IT
+            or (self._limit is not None and self._reuse.reserved_bytes() + row_bytes > self._limit)
         ):
             self.counters.skipped += 1
             return
-        self._reuse.set_aside(row_bytes)
+        self._reuse.reserve(row_bytes)
         self._running = (turn, sequence)
-        with _uncounted(self._reuse):
-            self._reuse.adopt(sequence)
+        self._reuse.adopt(sequence)
         # Between two chunks it reads nothing of the pool, whose blocks may move meanwhile.
-        self._reuse.page_in(sequence)
+        self._reuse.reading.page_in(sequence)
         if sequence.row is None:
             sequence.row = row_caches.new_row(self._module)
 
     @property
     def _stores(self) -> bool:
         """Whether anything that is computed would be stored."""
-        kept = self._reuse.snapshots
-        return self._reuse.store.enabled if kept is None else kept.enabled
+        return self._reuse.store.enabled
 
     def _advance(self, turn: NextTurn, sequence: Sequence) -> None:
         size = min(self._chunk, sequence.prefill_left)
@@ -197,7 +194,7 @@ class Prefetcher:
         row = sequence.row or []
         at = Boundary(sequence.prefilled, "prefetch")
         sequence.request = replace(sequence.request, boundaries=(at,))
-        self._reuse.reached(sequence, lambda: row)
+        self._reuse.on_prefill_progress(sequence, lambda: row)
         self._reuse.donate(sequence)
 
     def _end(self) -> None:
@@ -206,9 +203,9 @@ class Prefetcher:
         _, sequence = self._running
         self._running = None
         sequence.phase = Phase.DONE
-        self._reuse.release(sequence)
+        self._reuse.reading.release(sequence)
         sequence.row = None
-        self._reuse.set_aside(0)
+        self._reuse.reserve(0)
         # No request's log line will ask for it.
         self._reuse.store.rejects.outcomes.take(sequence.seq_id)
 
@@ -242,15 +239,3 @@ def _same_kind(turn: NextTurn, session: str, signature: str) -> bool:
 def _begins(tokens: Iterable[int], start: Iterable[int]) -> bool:
     whole, first = list(tokens), list(start)
     return whole[: len(first)] == first
-
-
-@contextmanager
-def _uncounted(reuse: PromptReuse) -> Iterator[None]:
-    """Look up without a trace in the counters, which are of requests."""
-    stores = [reuse.store] if reuse.snapshots is None else [reuse.store, reuse.snapshots]
-    before = [(s.counters, s.counters.lookups, s.counters.hits, s.counters.misses) for s in stores]
-    try:
-        yield
-    finally:
-        for counters, lookups, hits, misses in before:
-            counters.lookups, counters.hits, counters.misses = lookups, hits, misses

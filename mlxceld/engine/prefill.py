@@ -16,11 +16,11 @@ from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.shared_prefix import order_by_table
 
 if TYPE_CHECKING:
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.row_reading import RowReading
     from mlxceld.engine.sequence import Sequence as Row
 
 
-def group_caches(group: Sequence[Row], reuse: PromptReuse) -> tuple[list[Row], Caches, bool]:
+def group_caches(group: Sequence[Row], reading: RowReading) -> tuple[list[Row], Caches, bool]:
     """The caches for one forward pass over sequences, and the sequences in the caches' order.
 
     One sequence that reads nothing from the pool keeps its own row (the last item is False then);
@@ -34,7 +34,7 @@ def group_caches(group: Sequence[Row], reuse: PromptReuse) -> tuple[list[Row], C
     rows = [rows[at] for at in order]
     tails = [sequence.row for sequence in rows if sequence.row is not None]
     merged = shared_attention.merge(tails, [sequence.paged_tokens for sequence in rows])
-    shared_attention.bind(merged, reuse.prefix_of(rows), gathers=reuse.gathers)
+    shared_attention.bind(merged, reading.prefix_of(rows), gathers=reading.gathers)
     return rows, merged, True
 
 

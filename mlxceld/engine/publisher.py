@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlxceld.engine.recorder import Recorder
 from mlxceld.prompt_cache.key import session_hash
-from mlxceld.prompt_cache.stats import fill, fill_snapshots
+from mlxceld.prompt_cache.stats import fill
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.status import (
     EngineSnapshot,
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.core import EngineCore
     from mlxceld.engine.prefetch import PrefetchCounters
-    from mlxceld.engine.reuse import PromptReuse
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.sequence import Sequence
     from mlxceld.models.budgets import Capacities
-    from mlxceld.prompt_cache.rejects import RejectLog
+    from mlxceld.prompt_cache.prompt_cache import PromptCache
     from mlxceld.prompt_cache.trace import Trace
-    from mlxceld.prompt_cache.whole_store import PrefixStore
 
 log = logging.getLogger(__name__)
 
@@ -49,20 +48,18 @@ class Publisher:
     def __init__(
         self,
         settings: Settings,
-        store: PrefixStore[Any],
-        rejects: RejectLog,
+        cache: PromptCache,
         trace: Trace,
         clock: Callable[[], float],
     ) -> None:
-        self.recorder = Recorder(rejects.outcomes)
+        self.recorder = Recorder(cache.rejects.outcomes)
         self.model: ModelStatus | None = None
-        self.reuse: PromptReuse | None = None
+        self.reuse: PrefixMemory | None = None
         self.capacities: Capacities | None = None
         self.prefetch: PrefetchCounters | None = None
         self.faults_in_a_row = 0
         self._settings = settings
-        self._whole = store
-        self._rejects = rejects
+        self._stored = cache
         self._trace = trace
         self._clock = clock
         # Held for the assignment only: the trace is switched from another thread.
@@ -169,7 +166,7 @@ class Publisher:
             histograms=recorder.histograms(),
             newest_rejects={
                 reason.value: RejectStatus(last.seq_id, last.context_len, last.at_unix_ms)
-                for reason, last in self._rejects.newest.items()
+                for reason, last in self._stored.rejects.newest.items()
             },
             trace_events_dropped=self._trace.dropped,
         )
@@ -178,11 +175,8 @@ class Publisher:
     def _cache(self, batch_bytes: int) -> CacheStats:
         """One reading of all that is counted; gathered first, since each copy costs a step."""
         recorder, apc, reuse = self.recorder, self._settings.apc, self.reuse
-        store = self._whole if reuse is None else reuse.store
         pool = None if reuse is None else reuse.pool_stats()
-        chains = None if reuse is None else reuse.chain_stats()
         fields: dict[str, Any] = {
-            "apc_enabled": chains is not None and store.enabled and apc.enabled,
             "block_size": apc.block_size,
             "hash": apc.hash,
             "prompt_tokens": recorder.prompt_tokens,
@@ -202,10 +196,7 @@ class Publisher:
         if pool is not None:
             fields["batch_tail_bytes"] = batch_bytes
             fields.update({f"paged_{one.name}": getattr(pool, one.name) for one in _fields(pool)})
-        if chains is not None:
-            fields.update({one.name: getattr(chains, one.name) for one in _fields(chains)})
-        kept = None if reuse is None else reuse.snapshots
-        return fill_snapshots(fill(CacheStats(**fields), store, self._rejects), kept)
+        return fill(CacheStats(**fields), self._stored)
 
 
 def _request(sequence: Sequence, now: float) -> RequestStatus:

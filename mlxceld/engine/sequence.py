@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlxceld.engine.events import Usage
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.sampling import RowSampler
     from mlxceld.engine.stream import EventStream
     from mlxceld.kv.row_caches import Caches
+    from mlxceld.prompt_cache.match import Match
 
 
 class Phase(enum.StrEnum):
@@ -43,7 +44,8 @@ class Sequence:
     Of a sequence that had to make way, ``resumed`` generated tokens are computed like a prompt's
     when it goes on, ``had`` tokens of it for the second time. ``note`` says what it waits for.
     A sequence that ``follows`` another waits until that one has computed the ``shared_tokens``
-    that both begin with; ``followers`` is the other side of it. Its prefill ends a chunk at each of
+    that both begin with; ``followers`` is the other side of it. Until it adopts something it
+    carries its ``match``, what of its prompt is stored. Its prefill ends a chunk at each of
     ``stops``, counted in prompt tokens.
     """
 
@@ -77,6 +79,7 @@ class Sequence:
     accounted: bool = False
     resumed: int = 0
     had: int = 0
+    match: Match[Any] | None = None
     looked_up: bool = False
     note: str = ""
     prefill_started_at: float | None = None
@@ -102,7 +105,7 @@ class Sequence:
         self.had = max(self.had, self.fed)
         self.resumed = len(self.generated)
         self.prefilled = 0
-        self.row = None
+        self.row = self.match = None
         self.phase = Phase.WAITING
 
     @property

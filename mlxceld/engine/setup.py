@@ -13,19 +13,21 @@ from mlxceld.config.units import readable_bytes
 from mlxceld.engine.capacities import CapacityPlan, log_capacities, plan_capacities
 from mlxceld.engine.core import EngineCore, Limits
 from mlxceld.engine.kv_budget import KvBudget, device_memory, kv_budget
-from mlxceld.engine.kv_memory import growth_step
 from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.prefetch import Prefetcher
 from mlxceld.engine.prefill import run_chunk
-from mlxceld.engine.reuse import PromptReuse, WholePrefixReuse
+from mlxceld.engine.prefix_cache import PrefixMemory
+from mlxceld.engine.reuse_plan import ReuseKind, ReusePlan, plan_reuse
+from mlxceld.engine.row_allocator import growth_step
 from mlxceld.engine.snapshot_reuse import SnapshotReuse
+from mlxceld.engine.whole_reuse import WholePrefixReuse
 from mlxceld.kv import paged_rows, row_caches, shared_attention, snapshots
 from mlxceld.kv.pool import BlockPool
 from mlxceld.kv.snapshots import RowState
-from mlxceld.models.caches.kinds import CacheKind
 from mlxceld.models.caches.registry import leaves
 from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
+from mlxceld.prompt_cache.whole_store import PrefixStore
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
@@ -39,8 +41,7 @@ if TYPE_CHECKING:
     from mlxceld.kv.row_caches import Caches
     from mlxceld.models.budgets import Capacities
     from mlxceld.models.loading import LoadedModel
-    from mlxceld.prompt_cache.trace import EventSink
-    from mlxceld.prompt_cache.whole_store import PrefixStore
+    from mlxceld.prompt_cache.prompt_cache import PromptCache
     from mlxceld.telemetry.status import ModelStatus
 
 log = logging.getLogger(__name__)
@@ -56,36 +57,35 @@ _SLABS_AT_LEAST = 16
 
 
 def plan_stores(
-    model: LoadedModel,
-    settings: Settings,
-    given: Collection[str],
-    whole: PrefixStore[Caches],
-) -> tuple[KvBudget, CapacityPlan, Capacities]:
-    """The budget of keys and values, stored and running, and what of it stores may hold.
+    model: LoadedModel, settings: Settings, given: Collection[str], cache: PromptCache
+) -> tuple[ReusePlan, KvBudget, CapacityPlan, Capacities]:
+    """How prompts are reused, the budget of keys and values, stored and running, and what of it
+    stores may hold.
 
-    ``whole`` begins with these capacities. ``given`` names the settings that the operator has set.
+    ``cache`` begins with these capacities. ``given`` names the settings that the operator has set.
     Logs how all came about.
     """
     budget = kv_budget(settings.kv_cache_budget, model.status.weight_bytes, device_memory())
     log.info("kv cache budget: %s = %s", readable_bytes(budget.bytes), budget.derivation)
-    plan = plan_capacities(model, settings, budget.bytes)
+    reuse_plan = plan_reuse(model.status.layer_caches, settings, cache.budget.snapshots)
+    plan = plan_capacities(model, reuse_plan.store, budget.bytes)
     capacities = plan.capacities(settings, given)
     log_capacities(plan, capacities, settings)
-    whole.begin_with(
+    cache.begin_with(
         replace(
-            whole.budget,
+            cache.budget,
             capacity_bytes=capacities.kv.bytes,
             snapshot_capacity_bytes=capacities.snapshots.bytes,
         )
     )
-    return budget, plan, capacities
+    return reuse_plan, budget, plan, capacities
 
 
 def make_core(
     model: LoadedModel,
     settings: Settings,
     budget: KvBudget,
-    reuse: PromptReuse,
+    reuse: PrefixMemory,
     recorder: Recorder,
     clock: Callable[[], float],
     checks: Checks,
@@ -97,7 +97,7 @@ def make_core(
     """
     verdict = checks.batch()
     status = replace(
-        with_verdicts(model.status, verdict, reuse.sharing, checks.checked_at),
+        with_verdicts(model.status, verdict, reuse.reading.sharing, checks.checked_at),
         context_length=_context_within(budget, reuse.token_bytes, model.status.context_length),
     )
     kinds = ", ".join(f"{count} {kind}" for kind, count in status.layer_caches.items())
@@ -134,39 +134,46 @@ def with_verdicts(
 def make_reuse(
     model: LoadedModel,
     settings: Settings,
+    plan: ReusePlan,
     budget: KvBudget,
-    whole: PrefixStore[Caches],
-    emit: EventSink,
-    clock: Callable[[], float],
+    cache: PromptCache,
     checks: Checks,
-) -> PromptReuse:
-    """How this model's prompts are reused: through the block pool where all caches are pageable,
-    else through snapshots.
-
-    ``whole`` is the store of whole prefixes, and gives the store's own budget and the reject log.
-    """
+) -> PrefixMemory:
+    """What reuses this model's prompts as ``plan`` has it; its store is added to ``cache``."""
     shared_attention.install(model.module)
     # The shapes are the model's own, read off one token.
     row = row_caches.new_row(model.module)
     run_chunk(model.module, row, [[0]])
-    kinds = set(model.status.layer_caches)
-    pageable = kinds == {CacheKind.PAGEABLE.value}
-    limits = whole.budget.snapshots
-    snapshots_off = not (limits.capacity_bytes and limits.max_entries)
-    if (
-        settings.kv_backend == "dense"
-        or not settings.prompt_cache.enabled
-        or (not pageable and snapshots_off)
-    ):
-        log.info("prompt cache: whole prefixes")
-        return WholePrefixReuse(
-            whole,
-            model.status.id,
-            token_bytes=row_caches.token_bytes(row),
-            max_bytes=budget.bytes,
-        )
-    if not pageable:
-        return _snapshot_reuse(model, settings, budget, row, whole, emit, clock)
+    log.info("prompt cache: %s (%s)", plan.kind.value, plan.reason)
+    if plan.kind is ReuseKind.BLOCKS:
+        return _paged_reuse(model, settings, budget, row, cache, checks)
+    if plan.kind is ReuseKind.SNAPSHOTS:
+        return _snapshot_reuse(model, settings, budget, row, cache)
+    whole: PrefixStore[Caches] = PrefixStore(
+        cache.budget,
+        cache.clock,
+        cache.on_event,
+        cache.rejects,
+        enabled=cache.switched_on,
+        min_prefix=cache.min_prefix,
+    )
+    return WholePrefixReuse(
+        cache.add(whole),
+        model.status.id,
+        token_bytes=row_caches.token_bytes(row),
+        max_bytes=budget.bytes,
+    )
+
+
+def _paged_reuse(
+    model: LoadedModel,
+    settings: Settings,
+    budget: KvBudget,
+    row: Caches,
+    cache: PromptCache,
+    checks: Checks,
+) -> PagedReuse:
+    """Reuse for a model of which ``row`` holds one token, all of it pageable."""
     size = settings.apc.block_size
     shapes = paged_rows.layer_shapes(row)
     tokens = budget.bytes // sum(shape.token_bytes for shape in shapes)
@@ -180,27 +187,28 @@ def make_reuse(
     )
     store = BlockStore(
         pool,
-        whole.budget,
-        clock,
-        emit,
-        whole.rejects,
-        min_prefix=whole.min_prefix,
+        cache.budget,
+        cache.clock,
+        cache.on_event,
+        cache.rejects,
+        enabled=cache.switched_on,
+        min_prefix=cache.min_prefix,
         partial=settings.apc.enabled,
         algorithm=settings.apc.hash,
     )
-    log.info("prompt cache: blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
+    log.info("blocks of %d tokens, %d bytes", pool.block_size, pool.bytes_per_block)
     sharing = checks.sharing(pool.shapes, pool.block_size)
     log.info(
         "shared prefixes: %s%s", sharing.mode, f" ({sharing.reason})" if sharing.reason else ""
     )
-    return PagedReuse(store, pool, model.module, model.status.id, sharing)
+    return PagedReuse(cache.add(store), pool, model.module, model.status.id, sharing)
 
 
 def make_prefetcher(
     model: LoadedModel,
     settings: Settings,
     budget: KvBudget,
-    reuse: PromptReuse,
+    reuse: PrefixMemory,
     in_flight: Callable[[], Iterable[Sequence]],
     power: PowerSource,
 ) -> Prefetcher:
@@ -222,13 +230,7 @@ def make_prefetcher(
 
 
 def _snapshot_reuse(
-    model: LoadedModel,
-    settings: Settings,
-    budget: KvBudget,
-    row: Caches,
-    whole: PrefixStore[Caches],
-    emit: EventSink,
-    clock: Callable[[], float],
+    model: LoadedModel, settings: Settings, budget: KvBudget, row: Caches, cache: PromptCache
 ) -> SnapshotReuse:
     """Reuse for a model of which ``row`` holds one token, and not all of it pageable."""
     size = settings.apc.block_size
@@ -239,20 +241,25 @@ def _snapshot_reuse(
             paged_rows.layer_shapes(pageable),
             size,
             max(_SLAB_TOKENS, size),
-            max_bytes=whole.budget.snapshot_capacity_bytes,
+            max_bytes=cache.budget.snapshot_capacity_bytes,
             first_slab_tokens=_SLAB_TOKENS // _FIRST_SLAB,
         )
-    kept: SnapshotStore[RowState] = SnapshotStore(
-        pool, whole.budget, clock, emit, whole.rejects, min_prefix=whole.min_prefix
+    store: SnapshotStore[RowState] = SnapshotStore(
+        pool,
+        cache.budget,
+        cache.clock,
+        cache.on_event,
+        cache.rejects,
+        enabled=cache.switched_on,
+        min_prefix=cache.min_prefix,
     )
     log.info(
-        "prompt cache: snapshots, %d caches of %d by reference",
+        "%d caches of %d are kept by reference",
         len(pageable),
         sum(1 for _ in leaves(row)),
     )
     return SnapshotReuse(
-        whole,
-        kept,
+        cache.add(store),
         pool,
         model.module,
         model.status.id,

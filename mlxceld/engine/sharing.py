@@ -12,22 +12,18 @@ from typing import TYPE_CHECKING
 from mlxceld.prompt_cache.radix import common_length
 
 if TYPE_CHECKING:
-    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.engine.sequence import Sequence
 
 
 def leader_of(
-    sequence: Sequence, computing: Iterable[Sequence], reuse: PromptReuse
+    sequence: Sequence, computing: Iterable[Sequence], stored: int, least: int
 ) -> tuple[Sequence | None, int]:
     """Whom a sequence should follow, and the number of tokens that both begin with.
 
-    The one with the longest common beginning, if that is ``min_prefix`` tokens more than what is
-    stored already. Each keeps a token of its own to compute, so that there is a logit.
+    The one with the longest common beginning, if that is ``least`` tokens more than the ``stored``
+    ones. Each keeps a token of its own to compute, so that there is a logit.
     """
-    stored = reuse.expected(sequence)
     best, longest = None, 0
-    if stored is None:
-        return best, longest
     for other in computing:
         if (
             other is sequence
@@ -37,7 +33,7 @@ def leader_of(
             continue
         most = min(len(sequence.prompt), len(other.prompt)) - 1
         common = common_length(sequence.prompt[:most], other.prompt[:most])
-        if common > longest and common - stored >= reuse.store.min_prefix:
+        if common > longest and common - stored >= least:
             best, longest = other, common
     return best, longest
 

@@ -7,39 +7,42 @@ end of the history. Prefill ends a chunk exactly there.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from mlxceld.engine import sharing
+from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.request import RAW_PROMPT_SIGNATURE
-from mlxceld.engine.reuse import bucket_of, offered_before, reject_without_row, worth_keeping
+from mlxceld.engine.reuse import (
+    bucket_of,
+    carried_match,
+    offered_before,
+    purpose_of,
+    reject_without_row,
+    worth_keeping,
+)
+from mlxceld.engine.reuse_plan import ReuseKind
+from mlxceld.engine.row_reading import OwnRows
 from mlxceld.engine.sequence import Phase
 from mlxceld.kv import paged_rows, snapshots
 from mlxceld.kv.memory import release_freed
 from mlxceld.kv.snapshots import RowState
 from mlxceld.models.boundaries import Boundary
 from mlxceld.models.caches.state import copied
-from mlxceld.prompt_cache.explain import ExplainReport, explain
+from mlxceld.prompt_cache.match import Match, Purpose
 from mlxceld.prompt_cache.rejects import RejectReason
 from mlxceld.prompt_cache.snapshot_entry import Origin
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
-    from mlxceld.engine.shared_probe import SharingVerdict
     from mlxceld.kv.pool import BlockPool, PoolStats
     from mlxceld.kv.row_caches import Caches
-    from mlxceld.kv.shared_prefix import SharedPrefix
-    from mlxceld.kv.slabs import KeysAndValues, LayerShape
-    from mlxceld.prompt_cache.block_entry import ChainStats
-    from mlxceld.prompt_cache.key import Bucket
+    from mlxceld.kv.slabs import KeysAndValues
     from mlxceld.prompt_cache.snapshot_entry import SnapshotEntry
     from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-    from mlxceld.prompt_cache.whole_store import PrefixStore
 
 log = logging.getLogger(__name__)
 
@@ -60,24 +63,19 @@ class _Handed:
         return there and self.leader.phase is Phase.PREFILL
 
 
-class SnapshotReuse:
+class SnapshotReuse(PrefixMemory):
     """For models with recurrent, windowed or composite caches, whose past cannot be cut.
 
     A stored state stays as it is: who resumes from it gets handles of his own, and copies of the
-    keys and values that lie in ``pool``, which is None where no layer is pageable. ``store`` is the
-    store of prefixes, which stays empty.
+    keys and values that lie in ``pool``, which is None where no layer is pageable.
     """
 
-    kind = "snapshots"
-    reads_together = False
-    gathers = False
-    sharing: SharingVerdict | None = None
-    block_size = sys.maxsize
+    kind = ReuseKind.SNAPSHOTS.value
+    store: SnapshotStore[RowState]
 
     def __init__(
         self,
-        store: PrefixStore[Caches],
-        kept: SnapshotStore[RowState],
+        store: SnapshotStore[RowState],
         pool: BlockPool | None,
         module: Any,
         model_id: str,
@@ -86,47 +84,35 @@ class SnapshotReuse:
         max_bytes: int,
     ) -> None:
         """``max_bytes`` bounds what is stored together with what is set aside."""
-        self.store = store
+        self.reading = OwnRows()
         self.token_bytes = token_bytes
         self._max_bytes = max_bytes
-        self.snapshots = kept
+        self.store = store
         self._pool = pool
         self._module = module
         self._model_id = model_id
-        self._budget = kept.budget
+        self._budget = store.budget
         self._handed: list[_Handed] = []
 
-    def fall_back(self, reason: str) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; nothing is read from the pool."""
-
-    def block_shapes(self) -> tuple[Seq[LayerShape], int] | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return None
-
     def adopt(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         sequence.stops = tuple(point.tokens for point in self._points(sequence))
-        first_time, sequence.looked_up = not sequence.looked_up, True
-        bucket, session = bucket_of(self._model_id, sequence), sequence.request.session
-        tokens = sequence.known()
-        most = len(tokens) - 1
-        handed = self._handed_to(sequence, tokens)
-        stored = self.snapshots.find(bucket, session, tokens, most)
-        if handed is not None and (stored is None or len(stored.tokens) < len(handed.tokens)):
+        purpose = purpose_of(sequence)
+        first_time = purpose is not Purpose.RESUMED
+        match, sequence.match = self.match(sequence), None
+        handed = self._handed_to(sequence, sequence.known())
+        if handed is not None and match.matched < len(handed.tokens):
             layers = [(keys[...], values[...]) for keys, values in handed.layers]
             self._resume(sequence, handed.state, layers, count=first_time)
-            if first_time:
-                self.snapshots.handed_over(
-                    session,
-                    seq_id=sequence.seq_id,
-                    matched=sequence.cached,
-                    context_len=len(tokens),
-                    nbytes=handed.state.nbytes,
-                )
+            self.store.handed_over(
+                match.query,
+                seq_id=sequence.seq_id,
+                matched=handed.state.tokens,
+                nbytes=handed.state.nbytes,
+                purpose=purpose,
+            )
             return
-        entry = self.snapshots.adopt(
-            bucket, session, tokens, most, seq_id=sequence.seq_id, counted=first_time
-        )
+        entry = self.store.adopt(match, seq_id=sequence.seq_id, purpose=purpose)
         if entry is None:
             return
         try:
@@ -138,25 +124,27 @@ class SnapshotReuse:
             sequence.row, sequence.prefilled = None, 0
             if first_time:
                 sequence.cached = 0
-            self.snapshots.adoption_failed(
+            self.store.adoption_failed(
                 entry,
                 RejectReason.LAYOUT_CONSTRAINTS,
                 seq_id=sequence.seq_id,
-                counted=first_time,
+                purpose=purpose,
             )
             return
         if self._pool is not None:
             self._pool.release(entry.table)
 
-    def expected(self, sequence: Sequence) -> int | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        if not self.snapshots.enabled:
-            return None
-        entry = self._find(sequence)
-        return 0 if entry is None else len(entry.tokens)
+    def match(self, sequence: Sequence) -> Match[SnapshotEntry[RowState]]:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
+        return carried_match(self.store, self._model_id, sequence)
+
+    @property
+    def shares_early(self) -> bool:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
+        return self.store.enabled
 
     def share(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; for those who wait at this very token.
+        """Hand the state over to those who wait at this very token.
 
         Nothing is stored: where prompts happen to part is no place that later ones come to.
         """
@@ -176,43 +164,32 @@ class SnapshotReuse:
             return
         self._handed.append(_Handed(sequence, sequence.prompt[:at], state, layers))
 
-    def page_in(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+    def reserved_bytes(self) -> int:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
+        return self.store.bytes
 
-    def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; a row always holds all of it."""
+    def reserve(self, nbytes: int) -> None:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
+        self.store.ceiling = max(0, self._max_bytes - nbytes)
 
-    def release(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-
-    def reserved(self) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return self.snapshots.bytes
-
-    def set_aside(self, nbytes: int) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        self.snapshots.ceiling = max(0, self._max_bytes - nbytes)
-
-    def pinned(self, running: Iterable[Sequence], adopter: Sequence) -> int:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; nobody reads what is stored for long."""
-        entry = self._find(adopter)
+    def unevictable_bytes(
+        self, running: Iterable[Sequence], match: Match[SnapshotEntry[RowState]]
+    ) -> int:
+        """What would be adopted: nobody reads what is stored for long."""
+        entry = match.entry
         if entry is None:
             return 0
-        self.snapshots.touch(entry)
-        return self.snapshots.size(entry)
+        self.store.touch(entry)
+        return self.store.size(entry)
 
-    def free_up(self, most: int, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        while self.snapshots.bytes > most and self.snapshots.evict_for_memory():
+    def evict_to(self, most: int, sequences: Iterable[Sequence]) -> None:
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
+        while self.store.bytes > most and self.store.evict_for_memory():
             pass
         self.settle(sequences)
 
-    def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return None
-
-    def reached(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`: keeps the state where it is worth it."""
+    def on_prefill_progress(self, sequence: Sequence, row: Callable[[], Caches]) -> None:
+        """Keep the state where it is worth it."""
         self._forget()
         at = sequence.prefilled
         for point in self._points(sequence):
@@ -220,7 +197,7 @@ class SnapshotReuse:
                 continue
             tokens = sequence.prompt[:at]
             origin = Origin(point.kind)
-            if origin is Origin.HEAD and self.snapshots.has_head(
+            if origin is Origin.HEAD and self.store.has_head(
                 bucket_of(self._model_id, sequence), tokens
             ):
                 continue
@@ -230,12 +207,12 @@ class SnapshotReuse:
                 # Later requests compute it again: slower, never wrong.
                 log.exception("the state after %d tokens could not be kept", at)
 
-    def wants(self, sequence: Sequence) -> bool:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        return worth_keeping(self.snapshots, sequence) and _may_be_kept(sequence)
+    def should_donate(self, sequence: Sequence) -> bool:
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
+        return worth_keeping(self.store, sequence) and _may_be_kept(sequence)
 
     def donate(self, sequence: Sequence) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`.
+        """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`.
 
         What the next turn will not begin with is not stored, and that is no refusal.
         """
@@ -245,11 +222,11 @@ class SnapshotReuse:
             return
         tokens = sequence.fed_tokens()
         if not tokens:
-            reject_without_row(self.snapshots, sequence)
+            reject_without_row(self.store, sequence)
             return
-        if not worth_keeping(self.snapshots, sequence):
-            short = self.snapshots.enabled
-            self.snapshots.reject(
+        if not worth_keeping(self.store, sequence):
+            short = self.store.enabled
+            self.store.reject(
                 RejectReason.PREFIX_TOO_SHORT if short else RejectReason.DISABLED,
                 session=sequence.request.session,
                 seq_id=sequence.seq_id,
@@ -258,55 +235,47 @@ class SnapshotReuse:
             return
         if sequence.launched and _is_kept(sequence, tokens):
             if row is None:
-                reject_without_row(self.snapshots, sequence)
+                reject_without_row(self.store, sequence)
                 return
             self._insert(sequence, row, tokens, Origin.COMPLETION)
 
-    def explain(self, bucket: Bucket, session: str, tokens: Seq[int]) -> ExplainReport:
-        """See :class:`~mlxceld.prompt_cache.explain.Explainer`."""
-        return explain(self.snapshots, bucket, session, tokens)
-
     def settle(self, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self._forget()
         if self._pool is None:
             release_freed()
             return
-        if self.snapshots.budget is not self._budget:
-            self._budget = self.snapshots.budget
+        if self.store.budget is not self._budget:
+            self._budget = self.store.budget
             self._pool.resize(self._budget.snapshot_capacity_bytes)
         stats = self._pool.stats()
         if stats.blocks_free * 2 > stats.blocks_allocated and stats.blocks_live:
-            self.snapshots.remap(self._pool.compact())
+            self.store.remap(self._pool.compact())
         self._pool.give_back()
         release_freed()
 
     def pool_stats(self) -> PoolStats | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         return None if self._pool is None else self._pool.stats()
 
-    def chain_stats(self) -> ChainStats | None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`; blocks are not hashed here."""
-        return None
-
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """See :class:`~mlxceld.engine.reuse.PromptReuse`."""
-        self.snapshots.check()
+        """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
+        self.store.check()
         if self._pool is not None:
-            self._pool.check(self.snapshots.tables())
-        for entry in self.snapshots.entries():
+            self._pool.check(self.store.tables())
+        for entry in self.store.entries():
             held = entry.state.nbytes
             assert held == entry.state_bytes, f"{held} bytes held, {entry.state_bytes} booked"
 
     def _points(self, sequence: Sequence) -> list[Boundary]:
         """Where the states of a prompt are to be kept, none beyond its last token but one."""
-        if not self.snapshots.enabled:
+        if not self.store.enabled:
             return []
         last, points = len(sequence.prompt) - 1, sequence.request.boundaries
         if not points and sequence.request.template_signature == RAW_PROMPT_SIGNATURE:
             points = (Boundary(last, "boundary"),)
         points = tuple(Boundary(min(point.tokens, last), point.kind) for point in points)
-        return [point for point in points if point.tokens >= self.snapshots.min_prefix]
+        return [point for point in points if point.tokens >= self.store.min_prefix]
 
     def _insert(
         self, sequence: Sequence, row: Caches, tokens: list[int], origin: Origin
@@ -314,7 +283,7 @@ class SnapshotReuse:
         bucket, request = bucket_of(self._model_id, sequence), sequence.request
 
         def refuse(reason: RejectReason) -> None:
-            self.snapshots.reject(
+            self.store.reject(
                 reason,
                 session=request.session,
                 seq_id=sequence.seq_id,
@@ -335,7 +304,7 @@ class SnapshotReuse:
 
         # What was asked to be kept belongs to no session, and outdates no session's heads.
         kept_for_all = origin is Origin.HEAD and request.background
-        return self.snapshots.insert(
+        return self.store.insert(
             bucket,
             None if kept_for_all else request.session,
             tokens,
@@ -345,15 +314,6 @@ class SnapshotReuse:
             seal,
             seq_id=sequence.seq_id,
             client=request.client,
-        )
-
-    def _find(self, sequence: Sequence) -> SnapshotEntry[RowState] | None:
-        tokens = sequence.known()
-        return self.snapshots.find(
-            bucket_of(self._model_id, sequence),
-            sequence.request.session,
-            tokens,
-            len(tokens) - 1,
         )
 
     def _read(self, table: tuple[int, ...], tokens: int) -> list[KeysAndValues]:

@@ -26,10 +26,11 @@ from mlxceld.models.caches.registry import kind_of, leaves
 from mlxceld.prompt_cache.reports import VerifyCheck, VerifyReport
 
 if TYPE_CHECKING:
+    from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.probe import BatchVerdict
-    from mlxceld.engine.reuse import PromptReuse
     from mlxceld.kv.row_caches import Caches
     from mlxceld.kv.slabs import KeysAndValues
+    from mlxceld.prompt_cache.prompt_cache import PromptCache
     from mlxceld.telemetry.status import ModelStatus
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,9 @@ def verify(module: Any, vocab_size: int, verdict: BatchVerdict, block_size: int)
     return VerifyReport(tuple(checks), proof.tokens_computed)
 
 
-def obey(report: VerifyReport, status: ModelStatus, reuse: PromptReuse) -> ModelStatus:
+def obey(
+    report: VerifyReport, status: ModelStatus, reuse: PrefixMemory, cache: PromptCache
+) -> ModelStatus:
     """What is told of a model after its self-check; the outcome is logged.
 
     If it failed, nothing is stored or adopted any more: slower, never wrong. Memory is given back
@@ -91,9 +94,7 @@ def obey(report: VerifyReport, status: ModelStatus, reuse: PromptReuse) -> Model
         log.info("prompt cache: verified, %d checks passed", len(report.checks))
     else:
         log.warning("prompt cache: prompts are served uncached: %s", report.reason)
-        reuse.store.switch_off()
-        if reuse.snapshots is not None:
-            reuse.snapshots.switch_off()
+        cache.switch_off()
     mx.clear_cache()
     kind = reuse.kind if report.passed else "none"
     return replace(status, reuse=kind, reuse_reason=report.reason)

@@ -29,7 +29,7 @@ class Blocks(Protocol):
         """The number of references to a block."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class BlockEntry:
     """One stored prefix: its tokens and the blocks that hold them, the last perhaps in part.
 
@@ -51,8 +51,11 @@ class BlockEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """Stored tokens that a request begins with: ``blocks`` hold at least ``matched`` of them."""
+class AdoptedBlocks:
+    """Stored tokens that a request begins with: ``blocks`` hold at least ``matched`` of them.
+
+    The adopter has a reference to each of the blocks, and releases it.
+    """
 
     entry: BlockEntry
     matched: int

@@ -5,14 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 
-from mlxceld.prompt_cache.block_entry import BlockEntry, Blocks, ChainStats, Match, Seal
+from mlxceld.prompt_cache.block_entry import AdoptedBlocks, BlockEntry, Blocks, ChainStats, Seal
 from mlxceld.prompt_cache.block_hash import Chain, extend_chain
 from mlxceld.prompt_cache.description import Holding
 from mlxceld.prompt_cache.held_blocks import HeldBlocks
 from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
-from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
+from mlxceld.prompt_cache.match import Match, Purpose, Query
+from mlxceld.prompt_cache.radix import RadixIndex, as_tokens, common_length
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import EventSink
@@ -65,86 +66,95 @@ class BlockStore(Ledger[BlockEntry]):
         """The block hashes of all entries, counted."""
         return ChainStats(self._hashes.total, len(self._hashes), len(self))
 
-    def find(
-        self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int
-    ) -> Match | None:
-        """The longest stored beginning of ``tokens[:max_len]``, counted nowhere.
+    def find(self, query: Query) -> tuple[int, BlockEntry] | None:
+        """See :class:`Ledger`: the longest stored beginning, counted nowhere.
 
         Of entries that reach equally far one of the session's own is preferred where they end
         there. None if fewer than ``min_prefix`` tokens match.
         """
-        index = self._indexes.get(bucket)
+        index = self._indexes.get(query.bucket)
         if index is None or not self.enabled:
             return None
-        ids = as_tokens(tokens)[: max(max_len, 0)]
-        found = self._deepest(index, ids, session)
-        if found is None:
-            return None
-        depth, entry = found
-        if depth < self.min_prefix:
-            return None
-        return Match(entry, depth, entry.table[: self._blocks.needed(depth)])
+        found = self._deepest(index, query.usable, query.session)
+        return None if found is None or found[0] < self.min_prefix else found
+
+    def usable_length(self, entry: BlockEntry, query: Query) -> int:
+        """See :class:`Ledger`."""
+        if entry.bucket != query.bucket:
+            return 0
+        common = common_length(entry.tokens, query.usable)
+        whole = self._partial or common == len(entry.tokens)
+        return common if whole and common >= self.min_prefix else 0
+
+    def blocks_of(self, match: Match[BlockEntry]) -> tuple[int, ...]:
+        """The blocks that hold what was matched, as they lie now."""
+        if match.entry is None:
+            return ()
+        return match.entry.table[: self._blocks.needed(match.matched)]
+
+    def whole_blocks(self, bucket: Bucket, tokens: Sequence[int]) -> tuple[int, ...]:
+        """The stored blocks that the first tokens fill, as many as there are."""
+        held = self._blocks.shareable(self._indexes.get(bucket), as_tokens(tokens))
+        return held[: len(tokens) // self._blocks.block_size]
 
     def adopt(
         self,
-        bucket: Bucket,
-        session: str,
-        tokens: Sequence[int],
-        max_len: int,
+        match: Match[BlockEntry],
         *,
         seq_id: int | None = None,
-        counted: bool = True,
-    ) -> Match | None:
-        """Look a request up, once: a match's blocks get a reference for the caller to release.
+        purpose: Purpose = Purpose.REQUEST,
+    ) -> AdoptedBlocks | None:
+        """Use what was found: its blocks get a reference for the caller to release.
 
-        The entry stays as it is, whatever part of it matched. A disabled store is not looked up in.
-        ``counted`` is off for a request that was looked up before and starts anew.
+        The entry stays as it is, whatever part of it matched. An outdated match is renewed.
+        A disabled store counts nothing.
         """
         if not self.enabled:
             return None
-        self.sweep()
-        self.counters.lookups += counted
-        match = self.find(bucket, session, tokens, max_len)
-        if match is None:
-            self.counters.misses += counted
-            if counted:
-                self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
+        match = self.renew(match)
+        self.counters.lookups += purpose.counted
+        entry = match.entry
+        if entry is None:
+            if purpose.told:
+                self._missed(match, seq_id=seq_id, counted=purpose.counted)
             return None
-        self._blocks.retain(match.blocks)
-        self.touch(match.entry)
-        if not counted:
-            return match
-        self.journal.adopted(
-            match.entry,
-            session=session,
-            seq_id=seq_id,
-            matched=match.matched,
-            context_len=len(tokens),
-            nbytes=self._blocks.size(match.blocks),
-        )
-        return match
-
-    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
-        """See :class:`Ledger`."""
-        found = self.find(bucket, session, tokens, max_len)
-        return 0 if found is None else found.matched
+        adopted = AdoptedBlocks(entry, match.matched, self.blocks_of(match))
+        self._blocks.retain(adopted.blocks)
+        self.touch(entry)
+        if purpose.told:
+            self.journal.adopted(
+                entry,
+                session=match.query.session,
+                seq_id=seq_id,
+                matched=match.matched,
+                context_len=len(match.query.tokens),
+                nbytes=self._blocks.size(adopted.blocks),
+                counted=purpose.counted,
+            )
+        return adopted
 
     def adoption_failed(
         self,
-        match: Match,
+        adopted: AdoptedBlocks,
         reason: RejectReason,
         *,
         seq_id: int | None = None,
-        counted: bool = True,
+        purpose: Purpose = Purpose.REQUEST,
     ) -> None:
         """The caller could not use what it adopted: the lookup was a miss, for ``reason``.
 
-        Its references are released here; nothing else happens where the lookup was not counted.
+        Its references are released here; nothing else happens for a request that was preempted.
         """
-        self._blocks.release(match.blocks)
-        if not counted:
+        self._blocks.release(adopted.blocks)
+        if not purpose.told:
             return
-        self.journal.adoption_failed(match.entry, reason, seq_id=seq_id, matched=match.matched)
+        self.journal.adoption_failed(
+            adopted.entry,
+            reason,
+            seq_id=seq_id,
+            matched=adopted.matched,
+            counted=purpose.counted,
+        )
 
     def insert(
         self,
@@ -208,12 +218,6 @@ class BlockStore(Ledger[BlockEntry]):
                 self._evict(entry, "lru")
                 return True
         return False
-
-    def touch(self, entry: BlockEntry) -> None:
-        """Make an entry the most recently used one."""
-        entry.last_used = self._clock()
-        del self._by_use[id(entry)]
-        self._by_use[id(entry)] = entry
 
     def remap(self, moved: Mapping[int, int]) -> None:
         """Follow blocks that the pool has moved: old id to new id."""

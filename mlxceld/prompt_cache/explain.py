@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from mlxceld.prompt_cache.departures import Departure
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
@@ -84,22 +85,13 @@ class ExplainReport:
     entries: int = 0
 
 
-@runtime_checkable
-class Explainer(Protocol):
-    """A way of reuse that explains itself, in place of its store of prefixes."""
-
-    def explain(self, bucket: Bucket, session: str, tokens: Sequence[int]) -> ExplainReport:
-        """What a request of these tokens would reuse now; changes and counts nothing."""
-
-
 def explain(
     store: Ledger[Any], bucket: Bucket, session: str, tokens: Sequence[int]
 ) -> ExplainReport:
     """Explain a request to a store of prefixes. What has outlived its time is swept before."""
     store.sweep()
-    limit = len(tokens) - 1
-    matched = store.find_length(bucket, session, tokens, limit)
-    reason = None if matched else store.partial_refusal(bucket, tokens, limit)
+    match = store.match(Query.of(bucket, session, tokens))
+    matched, reason = match.matched, match.rejected
     entry = at = None
     others = []
     for candidate, depth, nearest in store.nearest(tokens):

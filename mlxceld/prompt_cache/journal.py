@@ -45,19 +45,27 @@ class Journal:
         matched: int,
         context_len: int,
         nbytes: int,
+        counted: bool = True,
     ) -> None:
-        """A lookup found an entry."""
-        self.counters.hits += 1
-        entry.hits += 1
+        """A lookup found an entry; not ``counted`` if it was for no request."""
+        self.counters.hits += counted
+        entry.hits += counted
         self.rejects.outcomes.adopted(seq_id, self._kind)
         self._tell_adoption(session, seq_id, matched, context_len, nbytes)
 
     def handed_over(
-        self, *, session: str, seq_id: int, matched: int, context_len: int, nbytes: int
+        self,
+        *,
+        session: str,
+        seq_id: int,
+        matched: int,
+        context_len: int,
+        nbytes: int,
+        counted: bool = True,
     ) -> None:
         """A lookup was answered by what another request had just computed, not by an entry."""
-        self.counters.lookups += 1
-        self.counters.hits += 1
+        self.counters.lookups += counted
+        self.counters.hits += counted
         self._tell_adoption(session, seq_id, matched, context_len, nbytes)
 
     def adoption_failed(
@@ -68,11 +76,12 @@ class Journal:
         seq_id: int | None,
         matched: int,
         nbytes: int | None = None,
+        counted: bool = True,
     ) -> None:
         """A lookup's adopter could not use what it got: the hit was a miss."""
-        self.counters.hits -= 1
-        self.counters.misses += 1
-        entry.hits -= 1
+        self.counters.hits -= counted
+        self.counters.misses += counted
+        entry.hits -= counted
         self.rejects.outcomes.adopted(seq_id, None)
         self.rejected(
             reason,

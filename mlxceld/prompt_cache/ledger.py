@@ -5,25 +5,27 @@ from __future__ import annotations
 import abc
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar, Generic, Literal, TypeVar
 
 from mlxceld.prompt_cache.departures import Departures, Reason
 from mlxceld.prompt_cache.description import Holding, describe
 from mlxceld.prompt_cache.journal import Journal
 from mlxceld.prompt_cache.key import Bucket, entry_digest, session_matches
+from mlxceld.prompt_cache.match import Match, Query
 from mlxceld.prompt_cache.pins import Pins
-from mlxceld.prompt_cache.radix import RadixIndex, as_tokens
+from mlxceld.prompt_cache.radix import RadixIndex, as_tokens, common_length
+from mlxceld.prompt_cache.recent import Recent
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import (
     Budget,
     BudgetChange,
     EntryReport,
+    Evicted,
     FlushReport,
-    GenerationConflictError,
     Limits,
     PinError,
     PinReport,
-    ResizeReport,
 )
 from mlxceld.prompt_cache.stored_prefix import StoredPrefix
 from mlxceld.prompt_cache.trace import EventSink
@@ -67,11 +69,11 @@ class Ledger(abc.ABC, Generic[E]):
         self._budget = budget
         self._clock = clock
         self._switched_on = enabled
-        self._generation = 0
         self._indexes: dict[Bucket, RadixIndex[E]] = {}
         # Least recently used first.
         self._by_use: dict[int, E] = {}
         self._pins: Pins[E] = Pins()
+        self._recent: Recent[E] = Recent()
 
     def __len__(self) -> int:
         return len(self._by_use)
@@ -87,20 +89,9 @@ class Ledger(abc.ABC, Generic[E]):
         return self._budget
 
     @property
-    def generation(self) -> int:
-        """How often the budget was changed."""
-        return self._generation
-
-    @property
     def enabled(self) -> bool:
         """Whether anything can be stored."""
         return self._enabled_under(self._budget)
-
-    def begin_with(self, budget: Budget) -> None:
-        """Set the limits before anything is stored; raises RuntimeError afterwards."""
-        if self._by_use:
-            raise RuntimeError(f"{len(self._by_use)} entries are stored; their budget is resized")
-        self._budget = budget
 
     def switch_off(self) -> None:
         """Store and adopt nothing any more, whatever the budget; what is stored goes."""
@@ -110,6 +101,12 @@ class Ledger(abc.ABC, Generic[E]):
     def entries(self) -> list[E]:
         """Every stored entry, the least recently used first."""
         return list(self._by_use.values())
+
+    def touch(self, entry: E) -> None:
+        """Make an entry the most recently used one."""
+        entry.last_used = self._clock()
+        del self._by_use[id(entry)]
+        self._by_use[id(entry)] = entry
 
     def now(self) -> float:
         """The store's clock, in seconds."""
@@ -136,16 +133,59 @@ class Ledger(abc.ABC, Generic[E]):
         index = self._indexes.get(bucket)
         return 0 if index is None else len(index)
 
-    @abc.abstractmethod
-    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
-        """How many of ``tokens[:max_len]`` an adoption would give now; counted nowhere."""
+    @property
+    def version(self) -> int:
+        """A number that changes whenever an entry comes or leaves."""
+        return self.counters.inserts + self.counters.left
 
-    def partial_refusal(
-        self, bucket: Bucket, tokens: Sequence[int], max_len: int
-    ) -> RejectReason | None:
-        """Why an adoption that finds nothing would be declined; None if it is a plain miss."""
-        deep = self._partial_length(bucket, tokens, max_len) if self.whole_entries else 0
-        return RejectReason.MODE_MISMATCH if self.enabled and deep else None
+    def match(self, query: Query) -> Match[E]:
+        """Look a prompt up: what an adoption would give now; counted nowhere.
+
+        What has outlived its time is swept before. A disabled store is not looked up in.
+        """
+        match: Match[E] = Match(self.kind, query, self._recent.generation)
+        if not self.enabled:
+            return match
+        self.sweep()
+        found = self.find(query)
+        if found is not None:
+            return match.to(found[1], found[0])
+        return self._with_nearest(match, self._partial_length(query))
+
+    def renew(self, match: Match[E]) -> Match[E]:
+        """A match as :meth:`match` would give it now, at less cost.
+
+        What left the store matters only if it is the entry itself; then this looks up anew. What
+        was stored since is compared one by one, if it is little.
+        """
+        self.sweep()
+        query, best, longest = match.query, match.entry, match.matched
+        since = self._recent.since(match.generation)
+        if since is None or (longest and id(best) not in self._by_use):
+            return self.match(query)
+        if not since:
+            return match
+        for entry in since:
+            usable = self.usable_length(entry, query)
+            own = best is not None and entry.session == query.session != best.session
+            if usable > longest or (usable == longest and own):
+                best, longest = entry, usable
+        match = replace(match, generation=self._recent.generation)
+        if best is not None:
+            return match.to(best, longest)
+        ids = query.usable
+        nearest = max(
+            (common_length(e.tokens, ids) for e in since if e.bucket == query.bucket), default=0
+        )
+        return self._with_nearest(match, nearest)
+
+    @abc.abstractmethod
+    def find(self, query: Query) -> tuple[int, E] | None:
+        """The entry that serves a prompt best, and how many tokens of it; None if none does."""
+
+    @abc.abstractmethod
+    def usable_length(self, entry: E, query: Query) -> int:
+        """How many tokens of an entry serve a prompt; 0 if it does not serve."""
 
     @property
     def whole_entries(self) -> bool:
@@ -206,18 +246,12 @@ class Ledger(abc.ABC, Generic[E]):
             self.journal.flushed(len(victims), session=key, freed=freed)
         return FlushReport(len(victims), freed, held, dry_run)
 
-    def resize(
-        self, changes: BudgetChange, *, dry_run: bool = False, generation: int | None = None
-    ) -> ResizeReport:
+    def resize(self, changes: BudgetChange, *, dry_run: bool = False) -> Evicted:
         """Change the live limits, evicting down to them at once; what is pinned goes last.
 
-        A capacity or a maximum of 0 disables the store and empties it. Raises
-        GenerationConflictError if ``generation`` is given and is not the budget's; then nothing
-        is changed.
+        A capacity or a maximum of 0 disables the store and empties it.
         """
-        if generation is not None and generation != self._generation:
-            raise GenerationConflictError(generation, self._generation)
-        before, after = self._budget, self._budget.changed(changes)
+        after = self._budget.changed(changes)
         if not dry_run:
             self.sweep()
         victims = self._above(after)
@@ -226,9 +260,8 @@ class Ledger(abc.ABC, Generic[E]):
             for entry in victims:
                 self._depart(entry, "resize")
             self._budget = after
-            self._generation += 1
             self.journal.resized(len(victims), freed=freed)
-        return ResizeReport(before, after, len(victims), freed, held, self._generation, dry_run)
+        return Evicted(len(victims), freed, held)
 
     def pin(
         self, bucket: Bucket, session: str, tokens: array[int], *, keep: bool = True
@@ -333,33 +366,32 @@ class Ledger(abc.ABC, Generic[E]):
         index.add(entry.tokens, self._tag(entry), entry)
         self._by_use[id(entry)] = entry
         self._pins.add(entry)
+        self._recent.add(entry)
         self.journal.stored(entry, seq_id=seq_id, nbytes=nbytes)
 
-    def _decline_partial(
-        self,
-        bucket: Bucket,
-        session: str,
-        tokens: Sequence[int],
-        max_len: int,
-        *,
-        seq_id: int | None,
-    ) -> None:
-        """After a miss: record that an entry matched in part where only whole ones are adopted."""
-        reason = self.partial_refusal(bucket, tokens, max_len)
-        if reason is not None:
+    def _missed(self, match: Match[E], *, seq_id: int | None, counted: bool) -> None:
+        """Note a look-up that found nothing, and why what is nearest does not serve."""
+        self.counters.misses += counted
+        if match.rejected is not None:
             self.reject(
-                reason,
-                session=session,
+                match.rejected,
+                session=match.query.session,
                 seq_id=seq_id,
-                context_len=self._partial_length(bucket, tokens, max_len),
+                context_len=match.nearest,
                 donation=False,
             )
 
-    def _partial_length(self, bucket: Bucket, tokens: Sequence[int], max_len: int) -> int:
-        """Tokens in common with some entry; fewer than ``min_prefix`` are no match at all."""
-        index = self._indexes.get(bucket)
-        found = index.longest(as_tokens(tokens)[:max_len]) if index is not None else None
-        return 0 if found is None or found[0] < self.min_prefix else found[0]
+    def _with_nearest(self, match: Match[E], length: int) -> Match[E]:
+        """A match of nothing, with the reason where an entry shares ``length`` tokens."""
+        if length <= match.nearest or length < self.min_prefix or not self.whole_entries:
+            return match
+        return replace(match, rejected=RejectReason.MODE_MISMATCH, nearest=length)
+
+    def _partial_length(self, query: Query) -> int:
+        """Tokens in common with some entry, where only whole ones are adopted."""
+        index = self._indexes.get(query.bucket) if self.whole_entries else None
+        found = index.longest(query.usable) if index is not None else None
+        return 0 if found is None else found[0]
 
     def _replace(self, bucket: Bucket, ids: array[int], tag: str) -> E | None:
         """Drop the equal entry under a tag, if there is one, for a new one to take its place."""
@@ -399,3 +431,4 @@ class Ledger(abc.ABC, Generic[E]):
             del self._indexes[entry.bucket]
         del self._by_use[id(entry)]
         self._pins.drop(entry)
+        self._recent.drop(entry)

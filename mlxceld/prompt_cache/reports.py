@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,18 @@ class FlushReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Evicted:
+    """What one store gave up for a change of the budget, or would in a dry run.
+
+    Of ``evicted_bytes``, ``deferred_bytes`` are still held by running requests.
+    """
+
+    evicted_entries: int
+    evicted_bytes: int
+    deferred_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResizeReport:
     """What a change of the budget did, or would do when it was a dry run.
 
@@ -160,15 +172,6 @@ class ResizeReport:
     deferred_bytes: int
     generation: int
     dry_run: bool
-
-    def plus(self, other: ResizeReport) -> ResizeReport:
-        """This report with what the same change evicted from another store."""
-        return replace(
-            self,
-            evicted_entries=self.evicted_entries + other.evicted_entries,
-            evicted_bytes=self.evicted_bytes + other.evicted_bytes,
-            deferred_bytes=self.deferred_bytes + other.deferred_bytes,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ OUTDATES: dict[Origin, tuple[Origin, ...]] = {
 """Which snapshots of its session, of fewer of the same tokens, one of an origin makes useless."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class SnapshotEntry(Generic[P]):
     """One stored state after ``tokens``.
 

@@ -12,6 +12,7 @@ from mlxceld.prompt_cache.description import Holding
 from mlxceld.prompt_cache.held_blocks import HeldBlocks
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
+from mlxceld.prompt_cache.match import Match, Purpose, Query
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, Limits
@@ -67,12 +68,6 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         """What an entry takes, with all of its blocks."""
         return entry.state_bytes + self._blocks.size(entry.table)
 
-    def touch(self, entry: SnapshotEntry[P]) -> None:
-        """Make an entry the most recently used one."""
-        entry.last_used = self._clock()
-        del self._by_use[id(entry)]
-        self._by_use[id(entry)] = entry
-
     def has_head(self, bucket: Bucket, tokens: Sequence[int]) -> bool:
         """Whether exactly these tokens are stored as a head; whoever asks uses it."""
         index = self._indexes.get(bucket)
@@ -84,73 +79,68 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         self.touch(head)
         return True
 
-    def find(
-        self, bucket: Bucket, session: str | None, tokens: Sequence[int], max_len: int
-    ) -> SnapshotEntry[P] | None:
-        """The longest entry whose tokens are all of a prefix of ``tokens[:max_len]``.
+    def find(self, query: Query) -> tuple[int, SnapshotEntry[P]] | None:
+        """See :class:`Ledger`: the longest entry that is wholly a beginning of the prompt.
 
         Counted nowhere. None if the longest has fewer than ``min_prefix`` tokens.
         """
-        index = self._indexes.get(bucket)
+        index = self._indexes.get(query.bucket)
         if index is None or not self.enabled:
             return None
         now, best = self._clock(), None
-        for depth, items in index.prefixes(as_tokens(tokens)[: max(max_len, 0)]):
+        for depth, items in index.prefixes(query.usable):
             if depth < self.min_prefix:
                 continue
             for origin in Origin:
-                entry = items.get(_tag(session or _NO_SESSION, origin))
+                entry = items.get(_tag(query.session or _NO_SESSION, origin))
                 if entry is not None and not self._expired(entry, now):
-                    best = entry
+                    best = depth, entry
         return best
 
-    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
+    def usable_length(self, entry: SnapshotEntry[P], query: Query) -> int:
         """See :class:`Ledger`."""
-        found = self.find(bucket, session, tokens, max_len)
-        return 0 if found is None else len(found.tokens)
+        own = entry.origin is Origin.HEAD or entry.session == query.session
+        length = len(entry.tokens)
+        if entry.bucket != query.bucket or not own or not self.min_prefix <= length:
+            return 0
+        fits = length <= query.max_len and entry.tokens == query.tokens[:length]
+        return length if fits else 0
 
     def adopt(
         self,
-        bucket: Bucket,
-        session: str | None,
-        tokens: Sequence[int],
-        max_len: int,
+        match: Match[SnapshotEntry[P]],
         *,
         seq_id: int | None = None,
-        counted: bool = True,
+        purpose: Purpose = Purpose.REQUEST,
     ) -> SnapshotEntry[P] | None:
-        """Look a request up, once: a match's blocks get a reference for the caller to release.
+        """Use what was found: its blocks get a reference for the caller to release.
 
         The entry stays. The heads that the request begins with count as used, whatever is adopted.
-        A disabled store is not looked up in. ``counted`` is off for a request that was looked up
-        before and starts anew.
+        An outdated match is renewed. A disabled store counts nothing.
         """
         if not self.enabled:
             return None
-        self.sweep()
-        self.counters.lookups += counted
-        entry = self.find(bucket, session, tokens, max_len)
+        match = self.renew(match)
+        self.counters.lookups += purpose.counted
+        query, entry = match.query, match.entry
         if entry is None:
-            self.counters.misses += counted
-            if counted:
-                self._decline_partial(
-                    bucket, session or _NO_SESSION, tokens, max_len, seq_id=seq_id
-                )
+            if purpose.told:
+                self._missed(match, seq_id=seq_id, counted=purpose.counted)
             return None
         self._blocks.retain(entry.table)
-        for head in self._ancestors(bucket, entry.tokens, _NO_SESSION, (Origin.HEAD,)):
+        for head in self._ancestors(query.bucket, entry.tokens, _NO_SESSION, (Origin.HEAD,)):
             self.touch(head)
         self.touch(entry)
-        if not counted:
-            return entry
-        self.journal.adopted(
-            entry,
-            session=session or _NO_SESSION,
-            seq_id=seq_id,
-            matched=len(entry.tokens),
-            context_len=len(tokens),
-            nbytes=self.size(entry),
-        )
+        if purpose.told:
+            self.journal.adopted(
+                entry,
+                session=query.session,
+                seq_id=seq_id,
+                matched=match.matched,
+                context_len=len(query.tokens),
+                nbytes=self.size(entry),
+                counted=purpose.counted,
+            )
         return entry
 
     def adoption_failed(
@@ -159,27 +149,42 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         reason: RejectReason,
         *,
         seq_id: int | None = None,
-        counted: bool = True,
+        purpose: Purpose = Purpose.REQUEST,
     ) -> None:
         """The caller could not use what it adopted: the lookup was a miss, for ``reason``.
 
-        Its references are released here; nothing else happens where the lookup was not counted.
+        Its references are released here; nothing else happens for a request that was preempted.
         """
         self._blocks.release(entry.table)
-        if not counted:
+        if not purpose.told:
             return
-        self.journal.adoption_failed(entry, reason, seq_id=seq_id, matched=len(entry.tokens))
+        self.journal.adoption_failed(
+            entry,
+            reason,
+            seq_id=seq_id,
+            matched=len(entry.tokens),
+            counted=purpose.counted,
+        )
 
     def handed_over(
-        self, session: str, *, seq_id: int, matched: int, context_len: int, nbytes: int
+        self,
+        query: Query,
+        *,
+        seq_id: int,
+        matched: int,
+        nbytes: int,
+        purpose: Purpose = Purpose.REQUEST,
     ) -> None:
-        """Count a lookup that a state answered which another request had just computed."""
+        """A look-up was answered by a state that another request had just computed."""
+        if not purpose.told:
+            return
         self.journal.handed_over(
-            session=session,
+            session=query.session,
             seq_id=seq_id,
             matched=matched,
-            context_len=context_len,
+            context_len=len(query.tokens),
             nbytes=nbytes,
+            counted=purpose.counted,
         )
 
     def insert(

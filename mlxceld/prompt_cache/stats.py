@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.ledger import Ledger
-from mlxceld.prompt_cache.rejects import RejectLog
+from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.snapshot_entry import Origin
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 from mlxceld.telemetry.cache_stats import CacheStats
 
 
-def fill(stats: CacheStats, store: Ledger[Any], rejects: RejectLog) -> CacheStats:
-    """``stats`` with a store's numbers and the refusals filled in.
+def fill(stats: CacheStats, cache: PromptCache) -> CacheStats:
+    """``stats`` with the numbers of a cache, its stores and its refusals filled in.
 
     Everything else (the work counters, the pool) is left as the caller set it.
     """
-    counters, budget, last = store.counters, store.budget, rejects.last
+    budget, rejects = cache.budget, cache.rejects
+    last = rejects.last
     refusals: dict[str, Any] = {f"reject_{why}": count for why, count in rejects.counts.items()}
-    return replace(
+    stats = replace(
         stats,
-        enabled=store.enabled,
-        entries=len(store),
-        bytes=store.bytes,
+        enabled=cache.enabled,
         capacity_bytes=budget.capacity_bytes,
         max_entries=budget.max_entries,
         ttl_seconds=budget.ttl_seconds,
+        snapshot_capacity_bytes=budget.snapshot_capacity_bytes,
+        snapshot_max_entries=budget.snapshot_max_entries,
+        snapshot_ttl_seconds=budget.snapshot_ttl_seconds,
+        insert_rejects=rejects.insert_rejects,
+        cache_bytes_total=cache.bytes,
+        last_reject_reason=last.reason.value if last else None,
+        last_reject_seq_id=last.seq_id if last else None,
+        last_reject_context_len=last.context_len if last else None,
+        last_reject_at_unix_ms=last.at_unix_ms if last else None,
+        **refusals,
+    )
+    for store in cache.stores:
+        if isinstance(store, SnapshotStore):
+            stats = _with_snapshots(stats, store)
+        else:
+            stats = _with_prefixes(stats, store)
+        if isinstance(store, BlockStore):
+            stats = replace(
+                stats,
+                apc_enabled=cache.enabled and not store.whole_entries,
+                **asdict(store.chain_stats()),
+            )
+    return stats
+
+
+def _with_prefixes(stats: CacheStats, store: Ledger[Any]) -> CacheStats:
+    counters = store.counters
+    return replace(
+        stats,
+        entries=len(store),
+        bytes=store.bytes,
         hits=counters.hits,
         misses=counters.misses,
         lookups=counters.lookups,
@@ -39,26 +70,10 @@ def fill(stats: CacheStats, store: Ledger[Any], rejects: RejectLog) -> CacheStat
         consumed=counters.consumed,
         replaced=counters.replaced,
         rejections_oversized=counters.rejections_oversized,
-        insert_rejects=rejects.insert_rejects,
-        snapshot_capacity_bytes=budget.snapshot_capacity_bytes,
-        snapshot_max_entries=budget.snapshot_max_entries,
-        snapshot_ttl_seconds=budget.snapshot_ttl_seconds,
-        cache_bytes_total=store.bytes,
-        last_reject_reason=last.reason.value if last else None,
-        last_reject_seq_id=last.seq_id if last else None,
-        last_reject_context_len=last.context_len if last else None,
-        last_reject_at_unix_ms=last.at_unix_ms if last else None,
-        **refusals,
     )
 
 
-def fill_snapshots(stats: CacheStats, store: SnapshotStore[Any] | None) -> CacheStats:
-    """``stats`` with the numbers of the store of snapshots; None where the model needs none.
-
-    The limits are filled in already, from the budget.
-    """
-    if store is None:
-        return stats
+def _with_snapshots(stats: CacheStats, store: SnapshotStore[Any]) -> CacheStats:
     counters = store.counters
     return replace(
         stats,
@@ -80,5 +95,4 @@ def fill_snapshots(stats: CacheStats, store: SnapshotStore[Any] | None) -> Cache
         snapshot_evictions_flush=counters.evictions_flush,
         snapshot_evictions_resize=counters.evictions_resize,
         snapshot_rejections_oversized=counters.rejections_oversized,
-        cache_bytes_total=stats.cache_bytes_total + store.bytes,
     )

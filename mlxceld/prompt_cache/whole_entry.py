@@ -11,7 +11,7 @@ from mlxceld.prompt_cache.key import Bucket
 P = TypeVar("P")
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Entry(Generic[P]):
     """One stored prefix. ``created`` and ``last_used`` are readings of the store's clock.
 

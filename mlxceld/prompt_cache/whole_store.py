@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.ledger import Ledger
-from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
+from mlxceld.prompt_cache.match import Match, Purpose, Query
+from mlxceld.prompt_cache.radix import TYPE_CODE, common_length
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import EventSink
@@ -95,79 +96,96 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         self._add(entry, seq_id=seq_id, nbytes=nbytes)
         return None
 
-    def find(
-        self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int
-    ) -> Taken[P] | None:
-        """What :meth:`take` would take, left where it is and counted nowhere."""
-        index = self._indexes.get(bucket)
+    def find(self, query: Query) -> tuple[int, Entry[P]] | None:
+        """See :class:`Ledger`: the longest entry that is wholly contained in the prompt.
+
+        An entry of one token more is found too where its payload can be trimmed, so that a prompt
+        that was seen whole is reused. Among equally long matches the session's own wins.
+        """
+        index = self._indexes.get(query.bucket)
         if index is None or not self.enabled:
             return None
-        now = self._clock()
-        best: Taken[P] | None = None
-        for depth, items in reversed(list(index.prefixes(as_tokens(tokens)[: max_len + 1]))):
-            matched = min(depth, max_len)
-            if matched < self.min_prefix or (best is not None and matched < best.matched):
+        now, session, limit = self._clock(), query.session, query.max_len
+        best: tuple[int, Entry[P]] | None = None
+        for depth, items in reversed(list(index.prefixes(query.tokens[: limit + 1]))):
+            matched = min(depth, limit)
+            if matched < self.min_prefix or (best is not None and matched < best[0]):
                 break
-            entry = self._pick(items, session, trim=depth > max_len, now=now)
+            entry = self._pick(items, session, trim=depth > limit, now=now)
             if entry is None:
                 continue
             # Of two equal matches the second needs no trim; only being the own session beats that.
-            if best is None or entry.session == session or best.entry.session != session:
-                best = Taken(entry.payload, matched, entry)
+            if best is None or entry.session == session or best[1].session != session:
+                best = matched, entry
         return best
+
+    def usable_length(self, entry: Entry[P], query: Query) -> int:
+        """See :class:`Ledger`."""
+        length, matched = len(entry.tokens), min(len(entry.tokens), query.max_len)
+        if entry.bucket != query.bucket or matched < self.min_prefix:
+            return 0
+        if length > query.max_len + entry.can_trim:
+            return 0
+        return matched if common_length(entry.tokens, query.tokens) == length else 0
 
     def take(
         self,
-        bucket: Bucket,
-        session: str,
-        tokens: Sequence[int],
-        max_len: int,
+        match: Match[Entry[P]],
         *,
         seq_id: int | None = None,
+        purpose: Purpose = Purpose.REQUEST,
     ) -> Taken[P] | None:
-        """Adopt the longest entry that is wholly contained in ``tokens[:max_len]``.
+        """Adopt what was found: it leaves the store.
 
-        It leaves the store. An entry of one token more is taken too where its payload can be
-        trimmed, so that a prompt that was seen whole is reused. Among equally long matches the
-        session's own wins. Counts one lookup; a disabled store is not looked up in.
+        An outdated match is renewed. A disabled store counts nothing.
         """
         if not self.enabled:
             return None
-        self.sweep()
-        self.counters.lookups += 1
-        taken = self.find(bucket, session, tokens, max_len)
-        if taken is None:
-            self.counters.misses += 1
-            self._decline_partial(bucket, session, tokens, max_len, seq_id=seq_id)
+        match = self.renew(match)
+        self.counters.lookups += purpose.counted
+        entry = match.entry
+        if entry is None:
+            if purpose.told:
+                self._missed(match, seq_id=seq_id, counted=purpose.counted)
             return None
-        self._drop(taken.entry)
+        self._drop(entry)
         self.counters.consumed += 1
-        taken.entry.last_used = self._clock()
-        self.journal.adopted(
-            taken.entry,
-            session=session,
-            seq_id=seq_id,
-            matched=taken.matched,
-            context_len=len(tokens),
-            nbytes=taken.entry.nbytes,
-        )
-        return taken
-
-    def find_length(self, bucket: Bucket, session: str, tokens: Sequence[int], max_len: int) -> int:
-        """See :class:`Ledger`."""
-        found = self.find(bucket, session, tokens, max_len)
-        return 0 if found is None else found.matched
+        entry.last_used = self._clock()
+        if purpose.told:
+            self.journal.adopted(
+                entry,
+                session=match.query.session,
+                seq_id=seq_id,
+                matched=match.matched,
+                context_len=len(match.query.tokens),
+                nbytes=entry.nbytes,
+                counted=purpose.counted,
+            )
+        return Taken(entry.payload, match.matched, entry)
 
     def adoption_failed(
-        self, taken: Taken[P], reason: RejectReason, *, seq_id: int | None = None
+        self,
+        taken: Taken[P],
+        reason: RejectReason,
+        *,
+        seq_id: int | None = None,
+        purpose: Purpose = Purpose.REQUEST,
     ) -> None:
         """The caller could not use what it took: the lookup was a miss, for ``reason``.
 
-        The entry stays consumed; its payload may be half changed.
+        The entry stays consumed; its payload may be half changed. Nothing else happens for a
+        request that was preempted.
         """
+        if not purpose.told:
+            return
         entry = taken.entry
         self.journal.adoption_failed(
-            entry, reason, seq_id=seq_id, matched=taken.matched, nbytes=entry.nbytes
+            entry,
+            reason,
+            seq_id=seq_id,
+            matched=taken.matched,
+            nbytes=entry.nbytes,
+            counted=purpose.counted,
         )
 
     def evict_oldest(self) -> int:

@@ -215,7 +215,7 @@ async def test_a_bad_budget_is_refused_by_name_and_changes_nothing(api, body, fi
     error = await api.refused(400, "PATCH", "cache/budget", body)
     assert error["details"]["field"] == field
     assert field in error["message"]
-    assert api.engine.store.generation == 0
+    assert api.engine.prompt_cache.generation == 0
     assert api.audit.fields[0]["outcome"] == "invalid_request"
 
 

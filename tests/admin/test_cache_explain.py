@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mlxceld.admin.app import PREFIX
-from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.prompt_cache.explain import ExplainOutcome, ExplainReport
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.rejects import RejectReason
 from stack_harness import Stack, cached, open_stack
 from tiny_models import TinyModels
@@ -155,10 +155,12 @@ async def test_a_prompt_that_is_larger_than_the_store(
         assert _codes(told) == ["oversized"]
 
 
-async def test_a_way_of_reuse_may_explain_itself(
+async def test_what_the_cache_explains_is_what_is_told(
     tiny_models: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def explain(self: PagedReuse, bucket: Bucket, session: str, tokens: list[int]) -> ExplainReport:
+    def explain(
+        self: PromptCache, bucket: Bucket, session: str, tokens: list[int]
+    ) -> ExplainReport:
         return ExplainReport(
             ExplainOutcome.REJECT,
             store="kv",
@@ -169,7 +171,7 @@ async def test_a_way_of_reuse_may_explain_itself(
             reason=RejectReason.BLOCK_BOUNDARY_FLOOR,
         )
 
-    monkeypatch.setattr(PagedReuse, "explain", explain, raising=False)
+    monkeypatch.setattr(PromptCache, "explain", explain)
     async with open_stack(tiny_models.folder("llama"), tmp_path) as stack:
         told = await stack.order("POST", "cache/explain", {"prompt": "a" * 40})
         assert (told["outcome"], told["reason"]) == ("reject", "block_boundary_floor")

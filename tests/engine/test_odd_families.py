@@ -75,12 +75,12 @@ async def test_a_step_that_cannot_read_blocks_is_run_again(odd_model: Load) -> N
     harness = CoreHarness(
         odd_model("minimax_m3_vl"), cache=True, backend="paged", verdict=FULL, prefill_chunk=512
     )
-    harness.reuse.sharing = SharingVerdict(True, False)
+    harness.reuse.reading.sharing = SharingVerdict(True, False)
     shared = random_prompt(5, 200)
     ids = [_ask(harness, [*shared, *random_prompt(6 + i, n)]) for i, n in enumerate((300, 12))]
     await harness.run()
     assert [harness.results[i].reason for i in ids] == ["length", "length"]
-    assert harness.reuse.sharing.mode != "read in place"
+    assert harness.reuse.reading.sharing.mode != "read in place"
     harness.check()
 
 
@@ -94,16 +94,16 @@ async def test_after_a_fall_back_answers_are_exact(odd_model: Load, when: str) -
     prompts = [[*shared, *random_prompt(10 + i, 5 + 4 * i)] for i in range(3)]
     in_place = SharingVerdict(True, False)
     if when == "prefill":
-        harness.reuse.sharing = in_place
+        harness.reuse.reading.sharing = in_place
     ids = [_ask(harness, prompt, 12) for prompt in prompts]
     while any(harness.generated(i) < 4 for i in ids):
         await harness.step()
     if when == "decode":
-        harness.reuse.sharing = in_place
+        harness.reuse.reading.sharing = in_place
         harness.core.give_back()
     await harness.run()
-    assert harness.reuse.sharing.mode == "gathered in each step"
-    assert "attention" in harness.reuse.sharing.reason
+    assert harness.reuse.reading.sharing.mode == "gathered in each step"
+    assert "attention" in harness.reuse.reading.sharing.reason
     for request_id, prompt in zip(ids, prompts, strict=True):
         got, want = harness.results[request_id], await _cold(harness.model, prompt, 12)
         assert got.tokens == want.tokens
@@ -130,8 +130,8 @@ async def test_what_cannot_be_gathered_either_is_copied(
 
     monkeypatch.setattr(SharedPrefixCache, "whole", refuse)
     await harness.run()
-    assert harness.reuse.sharing.mode == "copied into each row"
-    assert "no rows here" in harness.reuse.sharing.reason
+    assert harness.reuse.reading.sharing.mode == "copied into each row"
+    assert "no rows here" in harness.reuse.reading.sharing.reason
     for request_id, prompt in zip(ids, prompts, strict=True):
         assert harness.results[request_id].tokens == (await _cold(harness.model, prompt, 12)).tokens
     await _equal(harness, [[*shared, *random_prompt(30 + i, 8)] for i in range(2)])
@@ -166,7 +166,7 @@ async def test_gemma2_runs_in_batches(odd_model: Load) -> None:
     await _equal(CoreHarness(model), prompts)
     shared = random_prompt(60, 150)
     harness = CoreHarness(model, cache=True, backend="paged")
-    assert harness.reuse.sharing.mode == "gathered in each step"
+    assert harness.reuse.reading.sharing.mode == "gathered in each step"
     await _equal(harness, [[*shared, *random_prompt(61 + i, 9 + i)] for i in range(3)])
 
 

@@ -52,10 +52,8 @@ def cached(bench: CoreHarness, request_id: str) -> int:
 
 
 def counts(bench: CoreHarness) -> list[tuple[int, int, int]]:
-    stores = [bench.reuse.store, bench.reuse.snapshots]
-    return [
-        (s.counters.lookups, s.counters.hits, s.counters.misses) for s in stores if s is not None
-    ]
+    stores = (store.counters for store in bench.cache.stores)
+    return [(counters.lookups, counters.hits, counters.misses) for counters in stores]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +88,7 @@ async def test_the_next_turn_computes_only_what_is_new(
 
 async def test_snapshots_of_what_was_prefetched_go_with_the_next_boundary(core: Make) -> None:
     warm = core("qwen3_next", cache=True, backend="paged")
-    kept = warm.reuse.snapshots
-    assert kept is not None
+    kept = warm.store
     first = random_prompt(1, 70)
     await warm.alone(first, boundaries=(Boundary(66, "boundary"),), **ASK)
     ahead = prefetcher(warm)
@@ -218,11 +215,11 @@ async def test_a_disabled_cache_is_not_computed_for(core: Make) -> None:
 async def test_what_does_not_fit_the_budget_is_not_computed(core: Make, family: str) -> None:
     warm = core(family, cache=True, backend="paged")
     needed = (100 + 256) * warm.reuse.token_bytes
-    ahead = prefetcher(warm, limit=warm.reuse.reserved() + needed - 1)
+    ahead = prefetcher(warm, limit=warm.reuse.reserved_bytes() + needed - 1)
     ahead.offer(turn(random_prompt(1, 100)))
     work_off(ahead)
     assert (ahead.counters.run, ahead.counters.skipped, ahead.counters.tokens) == (0, 1, 0)
-    ahead = prefetcher(warm, limit=warm.reuse.reserved() + needed)
+    ahead = prefetcher(warm, limit=warm.reuse.reserved_bytes() + needed)
     ahead.offer(turn(random_prompt(1, 100)))
     work_off(ahead)
     assert ahead.counters.run == 1

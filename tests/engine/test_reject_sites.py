@@ -12,7 +12,7 @@ import mlx.core as mx
 import pytest
 
 from engine_harness import CoreHarness, random_prompt
-from mlxceld.engine import reuse
+from mlxceld.engine import whole_reuse
 from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.kv import row_caches
 from mlxceld.kv.pool import BlockPool
@@ -82,7 +82,7 @@ async def _seal_fails(core: Make, patch: Patch) -> tuple[CoreHarness, int]:
 
 async def _eval_fails(core: Make, patch: Patch) -> tuple[CoreHarness, int]:
     harness = core(cache=True, backend="dense")
-    patch.setattr(reuse, "mx", SimpleNamespace(eval=_fail))
+    patch.setattr(whole_reuse, "mx", SimpleNamespace(eval=_fail))
     await harness.alone(P50, max_tokens=4, ignore_eos=True)
     return harness, 53
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from engine_harness import CoreHarness, random_prompt
+from mlxceld.engine import sharing
 from mlxceld.engine.events import Failed, FinishReason
-from mlxceld.engine.sequence import Phase
+from mlxceld.engine.sequence import Phase, Sequence
 from mlxceld.kv.pool import BlockPool
 
 Make = Callable[..., CoreHarness]
@@ -192,3 +194,25 @@ async def test_nobody_fails_where_sharing_early_fails(
     await _check_answers(harness, core(), prompts)
     assert harness.recorder.prompt_tokens_computed == 3 * 208
     harness.check()
+
+
+async def test_prompts_in_flight_are_compared_once_an_admission(
+    core: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+    leader_of = sharing.leader_of
+
+    def noted(sequence: Sequence, *rest: Any) -> Any:
+        compared.append(sequence.seq_id)
+        return leader_of(sequence, *rest)
+
+    monkeypatch.setattr(sharing, "leader_of", noted)
+    harness = core(cache=True, backend="paged")
+    _submit(harness, [random_prompt(i, 90) for i in range(3)])
+    await harness.run()
+    assert compared == [1, 2, 3]
+    # Who follows is compared again when it goes on: another one may begin with more by then.
+    prefix = random_prompt(9, 90)
+    _submit(harness, [[*prefix, 1, 2], [*prefix, 3, 4]])
+    await harness.run()
+    assert compared == [1, 2, 3, 4, 5, 5]

@@ -127,8 +127,7 @@ async def test_the_end_of_an_answer_is_resumed(core: Make, family: str) -> None:
     warm, cold = _warm(core, family), core(family)
     prompt = random_prompt(1, 50)
     answer = await warm.alone(prompt, **ASK)
-    assert warm.reuse.snapshots is not None
-    assert warm.reuse.snapshots.count(Origin.COMPLETION) == 1
+    assert warm.store.count(Origin.COMPLETION) == 1
     longer = [*prompt, *answer.tokens, *random_prompt(2, 12)]
     request_id = warm.submit(longer, **ASK)
     await warm.run()
@@ -157,7 +156,7 @@ async def test_a_snapshot_that_goes_while_a_row_resumes_from_it(
     prompt = [*talk, *random_prompt(2, 60)]
     request_id = warm.submit(prompt, boundaries=(Boundary(120, "boundary"),), **ASK)
     await warm.step(2)
-    leave(warm.reuse.snapshots)
+    leave(warm.store)
     warm.reuse.settle(())
     await warm.run()
     assert _cached(warm, request_id) == 80
@@ -173,8 +172,7 @@ async def test_a_superseded_snapshot_that_a_row_resumes_from(core: Make, family:
     prompts = [[*talk, *random_prompt(2 + i, 60)] for i in range(2)]
     ids = [warm.submit(p, boundaries=(Boundary(120, "boundary"),), **ASK) for p in prompts]
     await warm.run()
-    store = warm.reuse.snapshots
-    assert store is not None
+    store = warm.store
     assert store.counters.supersedes == 1
     assert sorted(len(entry.tokens) for entry in store.entries()) == [120, 120]
     for request_id, prompt in zip(ids, prompts, strict=True):
@@ -197,8 +195,7 @@ async def test_eight_at_once_resume_from_one_head(core: Make, family: str) -> No
     for request_id, prompt in zip(ids, prompts, strict=True):
         assert _cached(warm, request_id) == 200
         _same(warm.results[request_id], await cold.alone(prompt, **ASK))
-    store = warm.reuse.snapshots
-    assert store is not None
+    store = warm.store
     assert store.count(Origin.HEAD) == 1
     # The head's keys and values are there once, whoever's boundary goes on from them.
     whole = 200 // 16
@@ -221,8 +218,7 @@ async def test_eight_at_once_compute_a_beginning_once(core: Make, family: str) -
     assert [_cached(warm, request_id) for request_id in ids] == [0] + [305] * 7
     for request_id, prompt in zip(ids, prompts, strict=True):
         _same(warm.results[request_id], await cold.alone(prompt, **ASK))
-    store = warm.reuse.snapshots
-    assert store is not None
+    store = warm.store
     assert (store.counters.lookups, store.counters.hits) == (8, 7)
     # What only the eight have in common by chance is not stored.
     assert sorted(len(e.tokens) for e in store.entries()) == [300] + [len(prompts[0]) - 2] * 8
@@ -232,8 +228,7 @@ async def test_eight_at_once_compute_a_beginning_once(core: Make, family: str) -
 async def test_a_completion_that_the_next_turn_does_not_begin_with_is_not_kept(core: Make) -> None:
     warm = _warm(core, "qwen3_next")
     prompt, points = random_prompt(1, 60), (Boundary(57, "boundary"),)
-    store = warm.reuse.snapshots
-    assert store is not None
+    store = warm.store
     for keeps, kept in ((None, 0), (lambda tokens: len(tokens) - 1, 0), (len, 1)):
         await warm.alone(prompt, boundaries=points, keeps=keeps, **ASK)
         assert store.count(Origin.COMPLETION) == kept
@@ -250,8 +245,7 @@ async def test_what_the_books_say_is_what_memory_gets_back(core: Make, family: s
     for i in range(4):
         points = (Boundary(80, "boundary"),)
         await warm.alone(random_prompt(i, 90), session=f"s{i}", boundaries=points, **ASK)
-    store = warm.reuse.snapshots
-    assert store is not None
+    store = warm.store
     booked = sum(entry.state_bytes for entry in store.entries())
     gc.collect()
     before = mx.get_active_memory()
@@ -270,21 +264,18 @@ async def test_what_is_too_short_or_off_is_declined_once(core: Make) -> None:
     await short.alone(random_prompt(1, 20), **ASK)
     assert short.store.rejects.counts["prefix_too_short"] == 1
     off = _warm(core, "mamba2")
-    assert off.reuse.snapshots is not None
-    off.reuse.snapshots.resize(BudgetChange(snapshot_capacity_bytes=0))
+    off.store.resize(BudgetChange(snapshot_capacity_bytes=0))
     await off.alone(random_prompt(1, 20), **ASK)
     assert off.store.rejects.counts["disabled"] == 1
-    assert len(off.reuse.snapshots) == 0
+    assert len(off.store) == 0
 
 
 async def test_a_state_too_large_for_the_store_is_refused_and_nothing_goes(core: Make) -> None:
     probe = _warm(core, "qwen3_next")
     await probe.alone(random_prompt(1, 40), boundaries=(Boundary(32, "boundary"),), **ASK)
-    assert probe.reuse.snapshots is not None
-    size = probe.reuse.snapshots.bytes
+    size = probe.store.bytes
     warm = _warm(core, "qwen3_next", snapshots=(size, 64, 7200.0))
-    store = warm.reuse.snapshots
-    assert store is not None
+    store = warm.store
     await warm.alone(random_prompt(1, 40), boundaries=(Boundary(32, "boundary"),), **ASK)
     (kept,) = store.entries()
     longer = random_prompt(1, 400)
@@ -301,15 +292,14 @@ async def test_what_runs_goes_before_what_is_stored(core: Make, family: str) -> 
     room = 300_000
     warm, cold = _warm(core, family, kv_bytes=room), core(family)
     prompts = [random_prompt(i, 60 + 10 * i) for i in range(6)]
-    store = warm.reuse.snapshots
-    assert store is not None
+    store = warm.store
     ids = []
     for i, prompt in enumerate(prompts):
         points = (Boundary(len(prompt) - 3, "boundary"),)
         ids.append(warm.submit(prompt, session=f"s{i}", boundaries=points, **ASK))
     while warm.core.busy:
         await warm.step()
-        assert warm.reuse.reserved() + warm.core.batch_bytes() <= room
+        assert warm.reuse.reserved_bytes() + warm.core.batch_bytes() <= room
         warm.check()
     assert store.counters.inserts + store.counters.rejections_oversized >= len(prompts)
     assert store.counters.evictions_lru == 0 or family == "qwen3_next"

@@ -23,6 +23,7 @@ from admin_harness import (
 )
 from mlxceld.admin.reports import ReloadReport
 from mlxceld.prompt_cache.key import session_hash
+from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.reports import VerifyCheck, VerifyReport
 from mlxceld.prompt_cache.trace_feed import FEED_EVENTS
 from mlxceld.telemetry.status import EngineState
@@ -135,7 +136,8 @@ def test_requests_are_listed_and_cancelled(ctl):
 def test_cache_stats_as_a_table_and_as_the_apis_own_numbers(ctl):
     ctl.engine.put([1, 2, 3], nbytes=6000)
     ctl.engine.put([9], nbytes=1)
-    ctl.engine.store.take(BUCKET, "s", [4, 5], 1)
+    store = ctl.engine.store
+    store.take(store.match(Query.of(BUCKET, "s", [4, 5], 1)))
     shown = ctl("cache", "stats").out
     assert "[############........] 60.0%  5.9 KiB of 9.8 KiB" in shown
     assert "0 of 1 lookups (0.0%)" in shown

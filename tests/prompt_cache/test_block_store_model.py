@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mlxceld.kv.blocks import BlockAllocator
-from mlxceld.prompt_cache.block_entry import BlockEntry, Match
+from mlxceld.prompt_cache.block_entry import AdoptedBlocks, BlockEntry
 from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.key import Bucket
+from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.radix import as_tokens, common_length
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
@@ -73,7 +74,7 @@ class BlockStoreMachine(RuleBasedStateMachine):
             min_prefix=MIN_PREFIX,
             partial=self.partial,
         )
-        self.adopted: list[tuple[Match, list[int]]] = []
+        self.adopted: list[tuple[AdoptedBlocks, list[int]]] = []
 
     @rule(by=st.integers(0, 30))
     def wait(self, by: int) -> None:
@@ -106,7 +107,7 @@ class BlockStoreMachine(RuleBasedStateMachine):
     def adopt(self, bucket, session, tokens, short) -> None:
         limit = max(0, len(tokens) - short)
         depths = {id(e): list(e.tokens) for e in self.store.entries()}
-        got = self.store.adopt(bucket, session, tokens, limit)
+        got = self.store.adopt(self.store.match(Query.of(bucket, session, tokens, limit)))
         live = [e for e in self.store.entries() if e.bucket == bucket]
         best = max((self.reach(e, tokens[:limit]) for e in live), default=0)
         if not self.store.enabled or best < MIN_PREFIX:
@@ -176,7 +177,7 @@ class BlockStoreMachine(RuleBasedStateMachine):
         self.pool.content = {moves.get(b, b): tokens for b, tokens in content.items()}
         self.store.remap(moves)
         self.adopted = [
-            (Match(m.entry, m.matched, tuple(moves.get(b, b) for b in m.blocks)), tokens)
+            (AdoptedBlocks(m.entry, m.matched, tuple(moves.get(b, b) for b in m.blocks)), tokens)
             for m, tokens in self.adopted
         ]
 

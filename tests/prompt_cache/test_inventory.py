@@ -8,9 +8,10 @@ from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.radix import as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
-from mlxceld.prompt_cache.reports import Budget, BudgetChange, GenerationConflictError, PinError
+from mlxceld.prompt_cache.reports import Budget, BudgetChange, PinError
 from mlxceld.prompt_cache.snapshot_entry import Origin
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 from mlxceld.prompt_cache.whole_store import PrefixStore
@@ -48,7 +49,7 @@ def test_blocks_are_told_apart_as_shared_and_own_and_the_session_is_hashed():
     store.insert(BUCKET, "alice", range(8), pool.seal, client="laptop")
     clock.now = 5.0
     store.insert(BUCKET, "bob", [*range(8), 99], pool.seal)
-    store.adopt(BUCKET, "alice", list(range(8)), 8)
+    store.adopt(store.match(Query.of(BUCKET, "alice", list(range(8)), 8)))
     found = list_entries([store])
     assert found.total == 2
     by_session = {entry.session: entry for entry in found.entries}
@@ -96,7 +97,7 @@ def test_what_others_hold_of_an_entry_is_told_as_deferred():
     store = paged(pool, Clock())
     store.insert(BUCKET, "a", range(8), pool.seal)
     store.insert(BUCKET, "b", [*range(4), 9, 9, 9, 9], pool.seal)
-    match = store.adopt(BUCKET, "a", list(range(8)), 8)
+    match = store.adopt(store.match(Query.of(BUCKET, "a", list(range(8)), 8)))
     assert match is not None
     # The first block is also b's, so it does not leave the store with a.
     dry = store.flush("a", dry_run=True)
@@ -159,15 +160,6 @@ def test_what_is_not_stored_or_used_up_by_its_adopter_cannot_be_pinned():
     whole.insert(BUCKET, "s", [1, 2, 3], "kv", 70)
     with pytest.raises(PinError, match="used up"):
         whole.pin(BUCKET, "s", as_tokens([1, 2, 3]))
-
-
-def test_a_resize_of_another_generation_changes_nothing():
-    store = paged(Pool(), Clock())
-    assert store.resize(BudgetChange(max_entries=5), generation=0).generation == 1
-    with pytest.raises(GenerationConflictError) as caught:
-        store.resize(BudgetChange(max_entries=2), generation=0)
-    assert caught.value.current == 1
-    assert store.budget.max_entries == 5
 
 
 def test_a_snapshot_has_its_state_its_blocks_and_its_origin_and_can_be_pinned():

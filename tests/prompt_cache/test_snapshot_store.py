@@ -12,11 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.prompt_cache.explain import explain
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.match import Query
+from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
 from mlxceld.prompt_cache.snapshot_entry import OUTDATES, Origin
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-from mlxceld.prompt_cache.stats import fill_snapshots
+from mlxceld.prompt_cache.stats import fill
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.telemetry.cache_stats import CacheStats
 
@@ -95,7 +97,9 @@ class Bench:
 
     def get(self, tokens: list[int], session: str = "s", bucket: Bucket = BUCKET) -> str | None:
         self.now += 1
-        entry = self.store.adopt(bucket, session, tokens, len(tokens))
+        entry = self.store.adopt(
+            self.store.match(Query.of(bucket, session or "", tokens, len(tokens)))
+        )
         if entry is not None and self.pool is not None:
             self.pool.release(entry.table)
         return None if entry is None else entry.state
@@ -400,12 +404,15 @@ def test_events_and_numbers(bench: Bench) -> None:
         f"apc_event=supersede seq_id=3 session={session_hash('s')}"
         " matched_len=3 context_len=4 bytes=10 store=snapshots"
     )
-    stats = fill_snapshots(CacheStats(cache_bytes_total=5), bench.store)
+    cache = PromptCache(bench.store.budget, lambda: 0.0, bench.trace.emit, bench.rejects)
+    cache.add(bench.store)
+    stats = fill(CacheStats(), cache)
     assert (stats.snapshot_enabled, stats.snapshot_entries, stats.snapshot_bytes) == (True, 2, 20)
     assert (stats.snapshot_entries_head, stats.snapshot_entries_boundary) == (1, 1)
     assert (stats.snapshot_inserts, stats.snapshot_supersedes) == (3, 1)
     assert (stats.snapshot_lookups, stats.snapshot_hit_rate) == (2, 0.5)
-    assert stats.cache_bytes_total == 25
+    assert stats.cache_bytes_total == 20
+    assert (stats.entries, stats.lookups, stats.bytes) == (0, 0, 0)
 
 
 def test_a_request_is_explained_by_what_it_would_adopt(bench: Bench) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import pytest
 
 from mlxceld.prompt_cache.key import Bucket, session_hash
+from mlxceld.prompt_cache.match import Query
+from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
 from mlxceld.prompt_cache.stats import fill
@@ -41,13 +44,15 @@ class Bench:
             enabled=enabled,
             min_prefix=min_prefix,
         )
+        self.cache = PromptCache(budget, self.clock, self.trace.emit, self.rejects, enabled=enabled)
+        self.cache.add(self.store)
 
     def put(self, tokens, payload="kv", nbytes=10, session="s", bucket=BUCKET, **kwargs):
         return self.store.insert(bucket, session, tokens, payload, nbytes, **kwargs)
 
     def take(self, tokens, session="s", bucket=BUCKET, max_len=None):
         limit = len(tokens) - 1 if max_len is None else max_len
-        return self.store.take(bucket, session, tokens, limit)
+        return self.store.take(self.store.match(Query.of(bucket, session, tokens, limit)))
 
     def events(self) -> list[str]:
         return [event.event for event in self.trace.tail(256)]
@@ -181,9 +186,9 @@ def test_the_oldest_entries_make_room_for_bytes_and_for_entries():
 def test_idle_entries_expire_and_zero_means_never(bench):
     bench.put([1])
     bench.clock.now = 59.9
-    assert bench.store.find(BUCKET, "s", [1, 2], 1) is not None
+    assert bench.store.find(Query.of(BUCKET, "s", [1, 2], 1)) is not None
     bench.clock.now = 60.0
-    assert bench.store.find(BUCKET, "s", [1, 2], 1) is None
+    assert bench.store.find(Query.of(BUCKET, "s", [1, 2], 1)) is None
     assert bench.take([1, 2]) is None
     assert bench.store.counters.evictions_ttl == 1
 
@@ -232,12 +237,11 @@ def test_resize_evicts_down_to_the_new_budget_and_reports_it(bench):
         bench.put([token], nbytes=200)
     change = BudgetChange(capacity_bytes=500)
     dry = bench.store.resize(change, dry_run=True)
-    assert (dry.evicted_entries, dry.evicted_bytes, dry.generation) == (2, 400, 0)
+    assert (dry.evicted_entries, dry.evicted_bytes) == (2, 400)
     assert (bench.store.budget, len(bench.store)) == (BUDGET, 4)
     report = bench.store.resize(change)
-    assert (report.evicted_entries, report.evicted_bytes, report.generation) == (2, 400, 1)
-    assert (report.before.capacity_bytes, report.after.capacity_bytes) == (1000, 500)
-    assert report.after.max_entries == 10
+    assert report == dry
+    assert bench.store.budget == replace(BUDGET, capacity_bytes=500)
     assert [entry.tokens[0] for entry in bench.store.entries()] == [2, 3]
     bench.store.check()
 
@@ -287,7 +291,7 @@ def test_the_published_numbers_are_the_stores_and_the_rest_is_left(bench):
     bench.put([5], nbytes=5000, seq_id=3)
     bench.take([1, 2, 3])
     bench.put([1, 2, 3], nbytes=40)
-    stats = fill(CacheStats(prompt_tokens=77, apc_enabled=True), bench.store, bench.rejects)
+    stats = fill(CacheStats(prompt_tokens=77, apc_enabled=True), bench.cache)
     assert (stats.prompt_tokens, stats.apc_enabled, stats.enabled) == (77, True, True)
     assert (stats.entries, stats.bytes, stats.cache_bytes_total) == (1, 40, 40)
     assert (stats.inserts, stats.consumed, stats.hits, stats.hit_rate) == (2, 1, 1, 1.0)
@@ -297,7 +301,7 @@ def test_the_published_numbers_are_the_stores_and_the_rest_is_left(bench):
 
 def test_the_published_numbers_are_complete_when_disabled():
     bench = Bench(enabled=False)
-    stats = fill(CacheStats(), bench.store, bench.rejects)
+    stats = fill(CacheStats(), bench.cache)
     assert (stats.enabled, stats.capacity_bytes, stats.max_entries) == (False, 1000, 10)
     assert (stats.hit_rate, stats.last_reject_reason) == (0.0, None)
 
@@ -319,5 +323,5 @@ def test_a_lookup_does_not_walk_the_entries():
             yield item
 
     index.prefixes = counted  # type: ignore[method-assign]
-    assert bench.store.find(BUCKET, "s", prompt, 1999).matched == 1000
+    assert bench.store.find(Query.of(BUCKET, "s", prompt, 1999))[0] == 1000
     assert seen == [1000]

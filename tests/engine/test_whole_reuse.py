@@ -157,3 +157,23 @@ async def test_what_leaves_the_store_goes_back_to_the_system(core: Make) -> None
     warm.core.give_back()
     assert mx.get_active_memory() <= held - kept
     assert mx.get_cache_memory() == 0
+
+
+@pytest.mark.parametrize(
+    ("family", "backend"), [("llama", "paged"), ("qwen3_next", "paged"), ("llama", "dense")]
+)
+async def test_what_runs_in_the_background_is_told_and_is_no_look_up_of_a_request(
+    core: Callable[..., CoreHarness], family: str, backend: str
+) -> None:
+    bench = core(family, cache=True, backend=backend)
+    prompt = random_prompt(1, 50)
+    for _ in range(2):
+        bench.submit(prompt, max_tokens=1, background=True)
+        await bench.run()
+    counters = bench.store.counters
+    assert counters.inserts > 0
+    assert "adopt" in [event.event for event in bench.trace.tail(99)]
+    assert (counters.lookups, counters.hits, counters.misses) == (0, 0, 0)
+    await bench.alone(prompt, max_tokens=1)
+    assert (counters.lookups, counters.hits, counters.misses) == (1, 1, 0)
+    bench.check()

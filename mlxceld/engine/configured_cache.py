@@ -1,28 +1,27 @@
-"""The store of whole prefixes and the budget of all stores, as the settings have them. No MLX."""
+"""The prompt cache as the settings have it, before a model has brought its stores. No MLX."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.reports import Budget
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
-    from mlxceld.kv.row_caches import Caches
     from mlxceld.prompt_cache.rejects import RejectLog
     from mlxceld.prompt_cache.trace import EventSink
 
 
-def make_whole_store(
-    settings: Settings, clock: Callable[[], float], emit: EventSink, rejects: RejectLog
-) -> PrefixStore[Caches]:
-    """An empty store with the budget that is configured."""
-    return PrefixStore(
+def make_prompt_cache(
+    settings: Settings, clock: Callable[[], float], on_event: EventSink, rejects: RejectLog
+) -> PromptCache:
+    """A cache without stores, with the budget that is configured."""
+    return PromptCache(
         configured_budget(settings),
         clock,
-        emit,
+        on_event,
         rejects,
         enabled=settings.prompt_cache.enabled,
         min_prefix=settings.prompt_cache.min_prefix,

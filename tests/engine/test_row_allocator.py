@@ -9,6 +9,7 @@ import pytest
 from engine_harness import CoreHarness, random_prompt
 from mlxceld.engine.paged_reuse import PagedReuse
 from mlxceld.engine.sequence import Phase
+from work_counter import counted
 
 Make = Callable[..., CoreHarness]
 
@@ -34,7 +35,7 @@ async def _run_within(harness: CoreHarness, limit: int) -> int:
         if not harness.core.busy:
             break
         await harness.step()
-        assert harness.reuse.reserved() + harness.core.batch_bytes() <= limit
+        assert harness.reuse.reserved_bytes() + harness.core.batch_bytes() <= limit
         most = max(most, harness.core.running)
     assert not harness.core.busy
     await harness.collect()
@@ -192,4 +193,30 @@ async def test_who_made_way_and_is_cancelled_then_is_no_refusal(core: Make) -> N
     assert made_way.phase is Phase.DONE
     assert not any(harness.store.rejects.counts.values())
     await harness.run()
+    harness.check()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+@pytest.mark.parametrize("backend", ["paged", "dense"])
+async def test_while_the_first_in_line_lacks_memory_steps_overlap_and_nothing_is_looked_up(
+    core: Make, family: str, backend: str
+) -> None:
+    limit = 500 * _token_bytes(core, family)
+    harness = core(family, cache=True, backend=backend, kv_bytes=limit)
+    with counted(harness) as work:
+        harness.submit(random_prompt(1, 300), max_tokens=60, ignore_eos=True)
+        harness.submit(random_prompt(2, 300), max_tokens=2, ignore_eos=True)
+        harness.submit(random_prompt(3, 300), max_tokens=2, ignore_eos=True)
+        while not harness.generated("r1"):
+            await harness.step()
+        await harness.step(2)
+        waiting = harness.core.waiting
+        lookups, overlapped = work.lookups, work.overlapped_steps
+        await harness.step(40)
+        assert harness.core.waiting == waiting == 2
+        assert harness.core.sequences()[1].note.startswith("waits for")
+        assert work.lookups == lookups == 2
+        assert work.overlapped_steps - overlapped == 40
+        await harness.run()
+    assert work.lookups == 3
     harness.check()
