@@ -24,6 +24,7 @@ from mlxceld.engine.whole_reuse import WholePrefixReuse
 from mlxceld.kv import paged_rows, row_caches, shared_attention, snapshots
 from mlxceld.kv.pool import BlockPool
 from mlxceld.kv.snapshots import RowState
+from mlxceld.models.caches.registry import leaves
 from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 from mlxceld.prompt_cache.whole_store import PrefixStore
@@ -255,7 +256,7 @@ def _snapshot_reuse(
     log.info(
         "%d caches of %d are kept by reference",
         len(pageable),
-        sum(1 for _ in row_caches.leaves(row)),
+        sum(1 for _ in leaves(row)),
     )
     return SnapshotReuse(
         cache.add(store),

@@ -31,6 +31,7 @@ from mlxceld.kv import paged_rows, snapshots
 from mlxceld.kv.memory import release_freed
 from mlxceld.kv.snapshots import RowState
 from mlxceld.models.boundaries import Boundary
+from mlxceld.models.caches.state import copied
 from mlxceld.prompt_cache.match import Match, Purpose
 from mlxceld.prompt_cache.rejects import RejectReason
 from mlxceld.prompt_cache.snapshot_entry import Origin
@@ -154,7 +155,7 @@ class SnapshotReuse(PrefixMemory):
         try:
             state = snapshots.capture(row, at)
             layers = [
-                (snapshots.copied(leaf.keys[:, :, :at]), snapshots.copied(leaf.values[:, :, :at]))
+                (copied(leaf.keys[:, :, :at]), copied(leaf.values[:, :, :at]))
                 for leaf in snapshots.pageable(row)
             ]
             mx.eval(layers)

@@ -22,7 +22,7 @@ from mlxceld.engine.probe import CHUNK, cuts_matter, difference, tolerance
 from mlxceld.engine.thresholds import longest, lowered, thresholds
 from mlxceld.kv import paged_rows, row_caches, snapshots
 from mlxceld.kv.pool import BlockPool
-from mlxceld.models.cache_kinds import kind_of
+from mlxceld.models.caches.registry import kind_of, leaves
 from mlxceld.prompt_cache.reports import VerifyCheck, VerifyReport
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def verify(module: Any, vocab_size: int, verdict: BatchVerdict, block_size: int)
         return VerifyReport((VerifyCheck("caches", "opaque", False, obstacle),))
     checks = list(proof.kinds())
     cases = [("a short prompt", _SHORT)]
-    windows = {leaf.max_size for leaf in row_caches.leaves(row) if hasattr(leaf, "max_size")}
+    windows = {leaf.max_size for leaf in leaves(row) if hasattr(leaf, "max_size")}
     cases += [
         (f"a prompt longer than the window of {window}", window + 13)
         for window in sorted(windows)
@@ -115,14 +115,12 @@ class _Proof:
     def kinds(self) -> list[VerifyCheck]:
         """One check for each kind of cache: what is put back is what was taken, to the bit."""
         row = self._prefilled(_tokens(_SHORT, self._vocab, 0))
-        names = [kind_of(leaf).value for leaf in row_caches.leaves(row)]
+        names = [kind_of(leaf).value for leaf in leaves(row)]
         wrong: Counter[str] = Counter()
         fault = ""
         try:
             copies = self._kept(row, _SHORT)()
-            for name, mine, other in zip(
-                names, row_caches.leaves(row), row_caches.leaves(copies), strict=True
-            ):
+            for name, mine, other in zip(names, leaves(row), leaves(copies), strict=True):
                 wrong[name] += not _same_state(mine, other, _SHORT)
         except Exception as error:
             fault = _told(error)

@@ -5,30 +5,25 @@ The pool knows layers as a flat list; a model's cache list may nest several cach
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import CacheList, KVCache
 
 from mlxceld.kv import row_caches
 from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.slabs import KeysAndValues, LayerShape, copied
+from mlxceld.models.caches.kinds import CacheKind
+from mlxceld.models.caches.registry import kind_of, leaves
 
 
-def pageable_leaves(row: Caches) -> list[KVCache]:
+def pageable_leaves(row: Caches) -> list[Any]:
     """The key/value caches of a row in order; raises TypeError for any other kind."""
-    return list(_leaves(row))
-
-
-def _leaves(caches: Sequence[Any]) -> Iterator[KVCache]:
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            yield from _leaves(cache.caches)
-        elif type(cache) is KVCache:
-            yield cache
-        else:
-            raise TypeError(f"{type(cache).__name__} does not keep every token's keys and values")
+    found = list(leaves(row))
+    for leaf in found:
+        if kind_of(leaf) is not CacheKind.PAGEABLE:
+            raise TypeError(f"{type(leaf).__name__} does not keep every token's keys and values")
+    return found
 
 
 def layer_shapes(row: Caches) -> list[LayerShape]:

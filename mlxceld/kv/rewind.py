@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mlx_lm.models.cache import BatchKVCache, KVCache
-
-from mlxceld.kv.row_caches import Caches, leaves
-
-_POSITION = ("offset", "_idx", "left_padding", "_right_padding")
+from mlxceld.kv.row_caches import Caches
+from mlxceld.models.caches.registry import adapter_of, leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +26,7 @@ def mark(caches: Caches) -> list[Mark]:
     """Where caches stand before a pass; raises TypeError for one that cannot be taken back."""
     marks = []
     for cache in leaves(caches):
-        if not isinstance(cache, KVCache | BatchKVCache):
-            raise TypeError(f"{type(cache).__name__} does not keep every token's keys and values")
-        position = {name: getattr(cache, name) for name in _POSITION if hasattr(cache, name)}
+        position = adapter_of(cache).position(cache)
         marks.append(Mark(cache, position, cache.keys is None))
     return marks
 

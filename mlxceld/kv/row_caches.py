@@ -8,18 +8,15 @@ looks at which model they belong to.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import (
-    ArraysCache,
-    BatchKVCache,
-    CacheList,
-    KVCache,
-    make_prompt_cache,
-)
+from mlx_lm.models.cache import make_prompt_cache
+
+from mlxceld.models.caches.kinds import CacheKind
+from mlxceld.models.caches.registry import adapter_of, leaves, map_leaves
 
 log = logging.getLogger(__name__)
 
@@ -36,27 +33,12 @@ def new_row(module: Any) -> Caches:
 
 def can_merge(row: Caches) -> bool:
     """Whether every cache of a row has a batched counterpart."""
-    return all(_mergeable(cache) for cache in row)
-
-
-def _mergeable(cache: Any) -> bool:
-    if isinstance(cache, CacheList):
-        return all(_mergeable(member) for member in cache.caches)
-    return hasattr(cache, "merge")
+    return all(adapter_of(leaf).can_merge(leaf) for leaf in leaves(row))
 
 
 def merge(rows: Sequence[Caches]) -> Caches:
     """One batch out of single rows, in their order; the rows' arrays are copied."""
     return [column[0].merge(list(column)) for column in zip(*rows, strict=True)]
-
-
-def leaves(caches: Sequence[Any]) -> Iterator[Any]:
-    """The caches of a row or a batch in order, with those inside composite ones in their place."""
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            yield from leaves(cache.caches)
-        else:
-            yield cache
 
 
 def extend(batch: Caches, other: Caches) -> bool:
@@ -85,10 +67,9 @@ def fit(one: Caches, other: Caches) -> bool:
     mlx-lm's merge would repeat a shorter state to the length of a longer one.
     """
     return all(
-        a is None or b is None or a.shape[1:] == b.shape[1:]
+        adapter_of(mine).fit(mine, theirs)
         for mine, theirs in zip(leaves(one), leaves(other), strict=True)
-        if isinstance(mine, ArraysCache) and isinstance(theirs, ArraysCache)
-        for a, b in zip(mine.cache, theirs.cache, strict=True)
+        if type(mine) is type(theirs)
     )
 
 
@@ -101,24 +82,7 @@ def keep_rows(batch: Caches, indices: Sequence[int]) -> None:
 
 def extract(batch: Caches, index: int) -> Caches:
     """A copy of one row of a batch, which pins nothing of the batch's arrays."""
-    return [_extract(cache, index) for cache in batch]
-
-
-def _extract(cache: Any, index: int) -> Any:
-    # ArraysCache.extract slices a view, which would keep the whole batch's array alive (and so
-    # would mx.contiguous, for small arrays), and fails on a slot that was never written.
-    if isinstance(cache, ArraysCache):
-        alone = ArraysCache(len(cache.cache))
-        for slot, array in enumerate(cache.cache):
-            if array is not None:
-                alone[slot] = mx.take(array, mx.array([index]), axis=0)
-        return alone
-    if isinstance(cache, CacheList):
-        return CacheList(*(_extract(member, index) for member in cache.caches))
-    if isinstance(cache, BatchKVCache) and cache.keys is None:
-        # All that the row has is in the pool so far, and BatchKVCache.extract expects an array.
-        return KVCache()
-    return cache.extract(index)
+    return [map_leaves(lambda leaf: adapter_of(leaf).extract(leaf, index), c) for c in batch]
 
 
 def prepare(batch: Caches, lengths: Sequence[int], width: int) -> None:
@@ -144,9 +108,9 @@ def share_offsets(batch: Caches) -> None:
     They are equal, as all have seen the same tokens of the same rows; what a model derives from one
     array it derives once. mlx-lm gives a cache a new array with each update.
     """
-    first: BatchKVCache | None = None
+    first: Any = None
     for cache in batch:
-        if not isinstance(cache, BatchKVCache):
+        if not adapter_of(cache).shares_offsets:
             continue
         if first is None:
             first = cache
@@ -163,13 +127,11 @@ def positions(batch: Caches) -> list[mx.array]:
     less than :func:`arrays` evaluates these too.
     """
     found: dict[int, mx.array] = {}
-    for cache in batch:
-        members = cache.caches if isinstance(cache, CacheList) else [cache]
-        for member in members:
-            for name in _POSITIONS:
-                value = getattr(member, name, None)
-                if isinstance(value, mx.array):
-                    found[id(value)] = value
+    for leaf in leaves(batch):
+        for name in _POSITIONS:
+            value = getattr(leaf, name, None)
+            if isinstance(value, mx.array):
+                found[id(value)] = value
     return list(found.values())
 
 
@@ -186,35 +148,22 @@ def nbytes(caches: Caches) -> int:
 
 def token_bytes(row: Caches) -> int:
     """Bytes that each token adds to a row that holds one token; fixed state is left out."""
-    total = 0
-    for cache in row:
-        if isinstance(cache, CacheList):
-            total += token_bytes(list(cache.caches))
-        elif isinstance(cache, KVCache) and cache.keys is not None:
-            total += int(cache.nbytes) // cache.keys.shape[2]
-    return total
+    return sum(
+        adapter_of(leaf).token_bytes(leaf)
+        for leaf in leaves(row)
+        if adapter_of(leaf).kind is CacheKind.PAGEABLE
+    )
 
 
 def growth(caches: Caches) -> int:
     """Bytes that one more token adds: 0 while there is unused room."""
-    total = 0
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            total += growth(list(cache.caches))
-        elif isinstance(cache, KVCache | BatchKVCache) and cache.keys is not None:
-            used, room = cache.size(), cache.keys.shape[2]
-            if used + 1 > room:
-                total += int(cache.nbytes) // max(1, room) * (used + cache.step - room)
-    return total
+    return sum(adapter_of(leaf).growth(leaf) for leaf in leaves(caches))
 
 
 def set_step(caches: Caches, step: int) -> None:
     """Let key/value caches grow by ``step`` tokens at a time, if not by fewer already."""
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            set_step(list(cache.caches), step)
-        elif isinstance(cache, KVCache | BatchKVCache):
-            cache.step = min(cache.step, step)
+    for leaf in leaves(caches):
+        adapter_of(leaf).set_step(leaf, step)
 
 
 def can_trim(row: Caches) -> bool:

@@ -15,12 +15,13 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models import base
-from mlx_lm.models.cache import BatchKVCache, CacheList
+from mlx_lm.models.cache import BatchKVCache
 
 from mlxceld.kv import cpu_attention
 from mlxceld.kv.exponentials import Exponentials, exponentials_for
-from mlxceld.kv.row_caches import Caches, leaves
+from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.shared_prefix import Chain, Segment, SharedPrefix
+from mlxceld.models.caches.registry import leaves, map_leaves
 
 _NAME = "scaled_dot_product_attention"
 _dense: Callable[..., mx.array] = base.scaled_dot_product_attention
@@ -115,26 +116,21 @@ class SharedPrefixCache(BatchKVCache):  # type: ignore[misc]
 
 def merge(rows: Sequence[Caches], tokens_before: Sequence[int]) -> Caches:
     """One batch of tails out of single rows; ``tokens_before[i]`` are in row i's blocks."""
-    return [_merge(column, tokens_before) for column in zip(*rows, strict=True)]
 
+    def merged(*column: Any) -> SharedPrefixCache:
+        # Caches without a token merge into plain ones, whatever the class.
+        return _shared(BatchKVCache.merge(list(column)), tokens_before)
 
-def _merge(column: Sequence[Any], tokens_before: Sequence[int]) -> Any:
-    if isinstance(column[0], CacheList):
-        members = zip(*(item.caches for item in column), strict=True)
-        return CacheList(*(_merge(list(member), tokens_before) for member in members))
-    # Caches without a token merge into plain ones, whatever the class.
-    return _shared(BatchKVCache.merge(list(column)), tokens_before)
+    return [map_leaves(merged, *column) for column in zip(*rows, strict=True)]
 
 
 def as_shared(batch: Caches) -> Caches:
     """The same batch in caches that can be bound; its arrays are taken over, not copied."""
-    return [_as_shared(cache) for cache in batch]
+    return [map_leaves(_as_shared, cache) for cache in batch]
 
 
-def _as_shared(cache: Any) -> Any:
-    if isinstance(cache, CacheList):
-        return CacheList(*(_as_shared(member) for member in cache.caches))
-    return cache if isinstance(cache, SharedPrefixCache) else _shared(cache, None)
+def _as_shared(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, SharedPrefixCache) else _shared(leaf, None)
 
 
 def _shared(cache: BatchKVCache, tokens_before: Sequence[int] | None) -> SharedPrefixCache:

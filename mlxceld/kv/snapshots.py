@@ -12,55 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import (
-    ArraysCache,
-    ChunkedKVCache,
-    KVCache,
-    RotatingKVCache,
-)
 
 from mlxceld.kv import row_caches
-from mlxceld.kv.row_caches import Caches, leaves
+from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.slabs import KeysAndValues
-
-
-class SnapshotError(ValueError):
-    """A row's caches are not what a snapshot can be taken of."""
-
-
-@dataclass(frozen=True, slots=True)
-class WindowState:
-    """A sliding window: keys and values ``[1, kv_heads, n, width]``, the oldest token first.
-
-    Of ``offset`` tokens the first ``keep`` and the newest are there, ``max_size`` at most.
-    """
-
-    keys: mx.array | None
-    values: mx.array | None
-    offset: int
-    max_size: int
-    keep: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkState:
-    """Attention in chunks: keys and values of the tokens from ``start`` to ``offset``."""
-
-    keys: mx.array | None
-    values: mx.array | None
-    offset: int
-    chunk_size: int
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentState:
-    """A state that has read everything; slots that were never written are None."""
-
-    slots: tuple[mx.array | None, ...]
-
-
-LayerState = WindowState | ChunkState | RecurrentState
+from mlxceld.models.caches.kinds import CacheKind
+from mlxceld.models.caches.registry import adapter_of, is_registered, kind_of, leaves
+from mlxceld.models.caches.state import LayerState, SnapshotError, arrays_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +33,7 @@ class RowState:
 
     def arrays(self) -> list[mx.array]:
         """Every array, each in memory of its own."""
-        found: list[mx.array | None] = []
-        for layer in self.layers:
-            if isinstance(layer, RecurrentState):
-                found += layer.slots
-            elif layer is not None:
-                found += (layer.keys, layer.values)
-        return [array for array in found if array is not None]
+        return [array for layer in self.layers if layer for array in arrays_of(layer)]
 
     @property
     def nbytes(self) -> int:
@@ -89,9 +41,9 @@ class RowState:
         return sum(int(array.nbytes) for array in self.arrays())
 
 
-def pageable(row: Caches) -> list[KVCache]:
+def pageable(row: Caches) -> list[Any]:
     """The leaves whose keys and values go to the block pool."""
-    return [leaf for leaf in leaves(row) if type(leaf) is KVCache]
+    return [leaf for leaf in leaves(row) if kind_of(leaf) is CacheKind.PAGEABLE]
 
 
 def obstacle(row: Caches) -> str:
@@ -99,8 +51,7 @@ def obstacle(row: Caches) -> str:
 
     Judged by exact class: a subclass may keep its past in another way.
     """
-    known = (KVCache, RotatingKVCache, ChunkedKVCache, ArraysCache)
-    strange = sorted({type(leaf).__name__ for leaf in leaves(row) if type(leaf) not in known})
+    strange = sorted({type(leaf).__name__ for leaf in leaves(row) if not is_registered(leaf)})
     return f"nothing is known of how {', '.join(strange)} keeps its past" if strange else ""
 
 
@@ -128,62 +79,11 @@ def restore(module: Any, state: RowState, layers: Sequence[KeysAndValues]) -> Ca
             leaf.keys, leaf.values = next(paged)
             leaf.offset = state.tokens
         else:
-            _restore_leaf(leaf, layer)
+            adapter_of(leaf).restore(leaf, layer)
     return row
 
 
-def copied(array: mx.array) -> mx.array:
-    """An array's values in memory of their own, once evaluated."""
-    # mx.contiguous keeps a view where it is contiguous already. Joined with nothing, it is copied.
-    return mx.concatenate([array, array[:0]], axis=0)
-
-
 def _state_of(leaf: Any, tokens: int) -> LayerState | None:
-    if type(leaf) is ArraysCache:
-        return RecurrentState(tuple(None if a is None else copied(a) for a in leaf.cache))
-    if type(leaf) not in (KVCache, RotatingKVCache, ChunkedKVCache):
+    if not is_registered(leaf):
         raise SnapshotError(f"nothing is known of how {type(leaf).__name__} keeps its past")
-    if leaf.offset != tokens:
-        raise SnapshotError(
-            f"a {type(leaf).__name__} holds {leaf.offset} tokens, expected {tokens}"
-        )
-    if type(leaf) is KVCache:
-        return None
-    if type(leaf) is RotatingKVCache:
-        keys, values = (_window(leaf, array) for array in (leaf.keys, leaf.values))
-        return WindowState(keys, values, leaf.offset, leaf.max_size, leaf.keep)
-    held = leaf.offset - leaf.start_position
-    keys, values = (
-        None if array is None else copied(array[..., :held, :])
-        for array in (leaf.keys, leaf.values)
-    )
-    return ChunkState(keys, values, leaf.offset, leaf.chunk_size, leaf.start_position)
-
-
-def _window(leaf: RotatingKVCache, array: mx.array | None) -> mx.array | None:
-    """A window's keys or values in the order of their tokens, and no more than the window."""
-    if array is None:
-        return None
-    ordered = leaf._temporal_order(array)
-    surplus = ordered.shape[2] - min(leaf.offset, leaf.max_size)
-    if surplus > 0:
-        # What a chunk left beyond the window: no later token looks at it.
-        kept, rest = ordered[..., : leaf.keep, :], ordered[..., leaf.keep + surplus :, :]
-        ordered = mx.concatenate([kept, rest], axis=2) if leaf.keep else rest
-    return copied(ordered)
-
-
-def _restore_leaf(leaf: Any, layer: LayerState) -> None:
-    if isinstance(layer, RecurrentState):
-        for slot, array in enumerate(layer.slots):
-            leaf[slot] = None if array is None else array[...]
-        return
-    # Indexing gives a handle of its own: what is assigned through it leaves the state as it is.
-    leaf.keys = None if layer.keys is None else layer.keys[...]
-    leaf.values = None if layer.values is None else layer.values[...]
-    leaf.offset = layer.offset
-    if isinstance(layer, ChunkState):
-        leaf.chunk_size, leaf.start_position = layer.chunk_size, layer.start
-    else:
-        leaf.max_size, leaf.keep = layer.max_size, layer.keep
-        leaf._idx = 0 if layer.keys is None else layer.keys.shape[2]
+    return adapter_of(leaf).capture(leaf, tokens)

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from mlxceld.config.units import readable_bytes
 from mlxceld.models import batch_masks, cpu_activations, cpu_rope
-from mlxceld.models.cache_kinds import classify, count_kinds
+from mlxceld.models.caches.registry import classify, count_kinds
 from mlxceld.models.end_tokens import named_end_ids
 from mlxceld.models.errors import ModelError, one_line
 from mlxceld.models.finite import check_finite

@@ -6,16 +6,17 @@ type already. So this works on a model whose weights were never read, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
-from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
-from mlxceld.models.cache_kinds import CacheKind, kind_of
+from mlxceld.models.caches.adapter import array_bytes
+from mlxceld.models.caches.kinds import CacheKind
+from mlxceld.models.caches.registry import adapter_of, kind_of, leaves
 
 _MORE = 512
 """Tokens, a whole number of the steps in which mlx-lm's caches make room."""
@@ -98,15 +99,15 @@ def measure(module: Any) -> StateSize:
     """
     row = make_prompt_cache(module)
     module(mx.array([[0]]), cache=row)
-    leaves = list(_leaves(row))
-    if all(kind_of(leaf) is not CacheKind.OPAQUE for leaf in leaves):
-        return StateSize(tuple(_size_of(leaf) for leaf in leaves))
+    alone = list(leaves(row))
+    if all(kind_of(leaf) is not CacheKind.OPAQUE for leaf in alone):
+        return StateSize(tuple(_size_of(leaf) for leaf in alone))
     longer = make_prompt_cache(module)
     module(mx.zeros((1, 1 + _MORE), mx.int32), cache=longer)
     return StateSize(
         tuple(
             _size_between(one, two) if kind_of(one) is CacheKind.OPAQUE else _size_of(one)
-            for one, two in zip(leaves, _leaves(longer), strict=True)
+            for one, two in zip(alone, leaves(longer), strict=True)
         )
     )
 
@@ -122,38 +123,18 @@ def module_of(config: Mapping[str, Any], dtype: mx.Dtype) -> Any:
     return module
 
 
-def _leaves(caches: Sequence[Any]) -> Iterator[Any]:
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            yield from _leaves(cache.caches)
-        else:
-            yield cache
-
-
 def _size_of(leaf: Any) -> LeafSize:
     """From a cache that holds one token."""
-    kind = kind_of(leaf)
-    if kind is CacheKind.RECURRENT:
-        return LeafSize(kind, fixed_bytes=_array_bytes(leaf.cache))
-    token_bytes = 0
-    for array in (leaf.keys, leaf.values):
-        if array is not None:
-            # Room is made for many tokens at once.
-            token_bytes += array.nbytes // array.shape[2]
-    window = None
-    if isinstance(leaf, RotatingKVCache):
-        window = leaf.max_size
-    elif isinstance(leaf, ChunkedKVCache):
-        window = leaf.chunk_size
-    return LeafSize(kind, token_bytes, window=window)
+    adapter = adapter_of(leaf)
+    return LeafSize(
+        kind_of(leaf),
+        adapter.token_bytes(leaf),
+        adapter.fixed_bytes(leaf),
+        window=adapter.window(leaf),
+    )
 
 
 def _size_between(one: Any, two: Any) -> LeafSize:
-    first, second = _array_bytes(one.state), _array_bytes(two.state)
+    first, second = array_bytes(one.state), array_bytes(two.state)
     token_bytes = max(0, second - first) // _MORE
     return LeafSize(CacheKind.OPAQUE, token_bytes, first - token_bytes)
-
-
-def _array_bytes(tree: Any) -> int:
-    flat = tree_flatten(list(tree))
-    return sum(int(value.nbytes) for _, value in flat if isinstance(value, mx.array))

@@ -14,6 +14,7 @@ from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.shared_probe import SharingVerdict
 from mlxceld.engine.verify import verify
 from mlxceld.kv import row_caches
+from mlxceld.models.caches.registry import leaves
 from mlxceld.models.loading import LoadedModel
 
 Load = Callable[[str], LoadedModel]
@@ -153,9 +154,9 @@ def test_rows_that_do_not_fit_leave_a_batch_as_it_was(odd_model: Load) -> None:
         row = row_caches.new_row(module)
         mx.eval(module(mx.array([tokens]), cache=row))
         rows.append(row_caches.merge([row]))
-    before = [leaf.state for leaf in row_caches.leaves(rows[0])]
+    before = [leaf.state for leaf in leaves(rows[0])]
     assert not row_caches.extend(*rows)
-    assert [str(leaf.state) for leaf in row_caches.leaves(rows[0])] == [str(s) for s in before]
+    assert [str(leaf.state) for leaf in leaves(rows[0])] == [str(s) for s in before]
 
 
 async def test_gemma2_runs_in_batches(odd_model: Load) -> None:

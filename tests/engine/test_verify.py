@@ -12,6 +12,7 @@ from mlxceld.engine.probe import BatchVerdict, probe
 from mlxceld.engine.thresholds import thresholds
 from mlxceld.engine.verify import verify
 from mlxceld.kv import row_caches, snapshots
+from mlxceld.models.caches.registry import leaves
 from mlxceld.models.loading import LoadedModel
 from mlxceld.prompt_cache.reports import VerifyReport
 from tiny_models import tiny_families
@@ -49,11 +50,11 @@ def test_a_state_kept_by_handle_is_found(tiny_model: Load, monkeypatch: pytest.M
 
     def by_handle(proof: Any, row: Any, tokens: int) -> Callable[[], Any]:
         resume = keep(proof, row, tokens)
-        kept = [leaf.state for leaf in row_caches.leaves(row)]
+        kept = [leaf.state for leaf in leaves(row)]
 
         def resume_by_handle() -> Any:
             resumed = resume()
-            for leaf, state in zip(row_caches.leaves(resumed), kept, strict=True):
+            for leaf, state in zip(leaves(resumed), kept, strict=True):
                 leaf.state = state
             return resumed
 

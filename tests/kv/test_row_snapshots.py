@@ -16,7 +16,8 @@ from mlx_lm.models.cache import (
 )
 
 from mlxceld.kv import snapshots
-from mlxceld.kv.snapshots import RecurrentState, SnapshotError, WindowState, capture, restore
+from mlxceld.kv.snapshots import capture, restore
+from mlxceld.models.caches.state import RecurrentState, SnapshotError, WindowState
 
 WINDOW = 8
 

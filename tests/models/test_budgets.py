@@ -11,7 +11,7 @@ from mlxceld.models.budgets import (
     MemoryTerms,
     derive_capacities,
 )
-from mlxceld.models.cache_kinds import CacheKind
+from mlxceld.models.caches.kinds import CacheKind
 from mlxceld.models.sizing import LeafSize, StateSize
 
 GIB = 2**30

@@ -15,7 +15,7 @@ from mlx_lm.models.cache import (
 
 from mlxceld.engine.prefill import run_chunk
 from mlxceld.kv import snapshots
-from mlxceld.models.cache_kinds import CacheKind
+from mlxceld.models.caches.kinds import CacheKind
 from mlxceld.models.sizing import LeafSize, StateSize, measure, module_of
 from tiny_models import tiny_config, tiny_families
 
