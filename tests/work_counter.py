@@ -16,10 +16,12 @@ import mlx.core as mx
 import pytest
 
 from engine_harness import CoreHarness
+from mlxceld.engine import snapshot_reuse
 from mlxceld.engine.batch import DecodeBatch, Step
-from mlxceld.kv import paged_rows, pool, row_caches, shared_attention, shared_prefix, snapshots
+from mlxceld.kv import paged_rows, pool, row_caches, shared_attention, shared_prefix
 from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.kv.slabs import Slab
+from mlxceld.models.caches import chunked, recurrent, windowed
 from mlxceld.prompt_cache.block_store import BlockStore
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
 from mlxceld.prompt_cache.whole_store import PrefixStore
@@ -232,4 +234,5 @@ def _count_copies(patch: pytest.MonkeyPatch, work: Work) -> None:
     for name in ("extend", "keep_rows"):
         _after(patch, row_caches, name, note_first)
     _after(patch, shared_attention, "merge", note_rows)
-    _after(patch, snapshots, "copied", note_state)
+    for module in (chunked, recurrent, windowed, snapshot_reuse):
+        _after(patch, module, "copied", note_state)

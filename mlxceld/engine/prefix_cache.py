@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from mlxceld.engine.row_reading import RowReading
@@ -81,7 +81,7 @@ class PrefixCache(ABC):
         """Store what a sequence computed; a refusal is recorded with its reason."""
 
 
-class StoredMemory(Protocol):
+class StoredMemory(ABC):
     """The part of the budget for keys and values that is stored or shared; sizes are bytes.
 
     Every :class:`PrefixCache` is one of these too. Only while no step is in flight.
@@ -90,27 +90,34 @@ class StoredMemory(Protocol):
     token_bytes: int
     """What a token's keys and values take in a row."""
 
+    @abstractmethod
     def reserved_bytes(self) -> int:
         """What is stored or shared takes so much of the budget."""
 
+    @abstractmethod
     def reserve(self, nbytes: int) -> None:
         """Leave a part of the budget to what running sequences hold in their rows."""
 
+    @abstractmethod
     def unevictable_bytes(self, running: Iterable[Sequence], match: Match[Any]) -> int:
         """What cannot be freed: what is being read, or would be adopted, which counts as used."""
 
+    @abstractmethod
     def evict_to(self, most: int, sequences: Iterable[Sequence]) -> None:
         """Give up entries until at most ``most`` bytes are reserved, as far as that can be.
 
         Blocks may move: what ``reading.prefix_of`` gave is void. ``sequences`` are all in flight.
         """
 
+    @abstractmethod
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """Give memory back after entries have gone; blocks may move, as with :meth:`evict_to`."""
 
+    @abstractmethod
     def pool_stats(self) -> PoolStats | None:
         """The block pool's numbers; None without one."""
 
+    @abstractmethod
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Recount everything; raises AssertionError with the numbers that do not agree."""
 

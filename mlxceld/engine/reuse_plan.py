@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlxceld.models.caches.kinds import CacheKind
+
 if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.models.budgets import Store
@@ -44,8 +46,7 @@ class ReusePlan:
 
 def plan_reuse(layer_caches: Mapping[str, int], settings: Settings, snapshots: Limits) -> ReusePlan:
     """Decide for a model with these caches by kind; ``snapshots`` are the limits at the start."""
-    # By its value: the module of the kinds loads MLX.
-    pageable = set(layer_caches) == {"pageable"}
+    pageable = set(layer_caches) == {CacheKind.PAGEABLE.value}
     if not settings.prompt_cache.enabled:
         return ReusePlan(ReuseKind.NONE, "prompt_cache.enabled is off")
     if settings.kv_backend == "dense":
