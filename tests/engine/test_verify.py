@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from mlx_lm.models.cache import ArraysCache
 
 from mlxceld.engine import verify as verify_module
 from mlxceld.engine.probe import BatchVerdict, probe
@@ -13,6 +14,7 @@ from mlxceld.engine.thresholds import thresholds
 from mlxceld.engine.verify import verify
 from mlxceld.kv import row_caches, snapshots
 from mlxceld.models.caches.registry import leaves
+from mlxceld.models.caches.windowed import RotatingAdapter
 from mlxceld.models.loading import LoadedModel
 from mlxceld.prompt_cache.reports import VerifyReport
 from tiny_models import tiny_families
@@ -85,17 +87,16 @@ def test_a_model_that_cannot_take_padding_is_found(tiny_model: Load) -> None:
 
 
 def test_positions_one_off_are_found(tiny_model: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    restore = snapshots._restore_leaf
+    restore = RotatingAdapter.restore
 
-    def one_off(leaf: Any, layer: Any) -> None:
-        restore(leaf, layer)
-        if hasattr(leaf, "offset"):
-            leaf.offset += 1
+    def one_off(self: RotatingAdapter, cache: Any, state: Any) -> None:
+        restore(self, cache, state)
+        cache.offset += 1
 
     model = tiny_model("gemma3_text")
     report = _verify(model)
     assert report.passed
-    monkeypatch.setattr(snapshots, "_restore_leaf", one_off)
+    monkeypatch.setattr(RotatingAdapter, "restore", one_off)
     report = _verify(model)
     assert not report.passed
     # Short of the window, the mask no longer fits; beyond it only the positions are wrong.
@@ -105,7 +106,7 @@ def test_positions_one_off_are_found(tiny_model: Load, monkeypatch: pytest.Monke
 def test_a_cache_of_unknown_kind_fails_with_its_name(
     tiny_model: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class OddCache(row_caches.ArraysCache):
+    class OddCache(ArraysCache):  # type: ignore[misc]
         pass
 
     monkeypatch.setattr(verify_module.row_caches, "new_row", lambda module: [OddCache(2)])
