@@ -264,21 +264,21 @@ def _resolved(reread: Callable[[], ResolvedSettings], *, serving: bool = False) 
         code = error.exit_code
         if serving:
             from mlxceld.config.paths import default_state_dir
-            from mlxceld.process.permanent import end_of_start
+            from mlxceld.process.permanent import failed_start_exit_code
 
             # Which folder the settings name cannot be told; mlxctl looks into this one.
-            code = end_of_start(str(error), code, default_state_dir(), permanent=True)
+            code = failed_start_exit_code(str(error), code, default_state_dir(), permanent=True)
         sys.exit(code)
 
 
 def _wrong_usage(error: click.UsageError) -> NoReturn:
     """Say what is wrong, and exit as this process's manager has to hear it, if there is one."""
     from mlxceld.config.paths import default_state_dir
-    from mlxceld.process.permanent import end_of_start
+    from mlxceld.process.permanent import failed_start_exit_code
 
     error.show()
     text = f"mlxceld serve: {error.format_message()}"
-    sys.exit(end_of_start(text, error.exit_code, default_state_dir(), permanent=True))
+    sys.exit(failed_start_exit_code(text, error.exit_code, default_state_dir(), permanent=True))
 
 
 def _settings_for(state_dir: Path | None) -> ResolvedSettings:

@@ -32,7 +32,7 @@ from mlxceld.process.detach import LOG_NAME
 from mlxceld.process.exhaustion import ExhaustionHandler
 from mlxceld.process.listener import BACKLOG, file_ceiling, local_url
 from mlxceld.process.notify import Notifier
-from mlxceld.process.permanent import end_of_start, start_went_well
+from mlxceld.process.permanent import failed_start_exit_code, start_went_well
 from mlxceld.process.reopen import StderrFile
 from mlxceld.process.report import PATIENCE_SECONDS, ForegroundReport, StartReport
 from mlxceld.process.watchdog import engine_moves, keep_watchdog
@@ -106,7 +106,9 @@ def run(
     except StartupError as error:
         log_setup.flush()
         permanent = error.exit_code == os.EX_CONFIG
-        code = end_of_start(str(error), error.exit_code, settings.state_dir, permanent=permanent)
+        code = failed_start_exit_code(
+            str(error), error.exit_code, settings.state_dir, permanent=permanent
+        )
         report.failed(str(error), code)
         return code
     try:
@@ -182,7 +184,7 @@ class Daemon:
         self._notifier = Notifier.from_environ()
         given = {n for n, source in resolved.sources.items() if source is not Source.DEFAULT}
         self._engine = Engine(self._settings, load_model(self._settings), given=given)
-        self._metrics = Metrics(lambda: self._engine.snapshot)
+        self._metrics = Metrics(lambda: self._engine.status)
         self._reloader = Reloader(
             resolved,
             resources.keys,
@@ -304,7 +306,7 @@ class Daemon:
             elif state is EngineState.FAILED:
                 self._notifier.status(detail)
                 log_setup.flush()
-                code = end_of_start(detail, 1, self._settings.state_dir, permanent=True)
+                code = failed_start_exit_code(detail, 1, self._settings.state_dir, permanent=True)
                 self._report.failed(detail, code)
                 return code
 
@@ -329,7 +331,7 @@ class Daemon:
         return None
 
     def _announce(self) -> None:
-        model = self._engine.snapshot.model
+        model = self._engine.status.model
         fields = {
             "address": self._resources.url,
             "model": model.id if model is not None else None,
@@ -344,7 +346,7 @@ class Daemon:
         self._report.ready(self._resources.url)
 
     def _serving_status(self) -> str:
-        model = self._engine.snapshot.model
+        model = self._engine.status.model
         return f"serving {model.id if model is not None else '?'} at {self._resources.url}"
 
     def _on_stop_signal(self, number: int) -> None:
@@ -366,7 +368,7 @@ class Daemon:
                 log.info("the log was moved; this one is new")
 
     def _on_reload_signal(self) -> None:
-        ready = self._engine.snapshot.state is EngineState.READY
+        ready = self._engine.status.state is EngineState.READY
         if ready:
             self._notifier.reloading()
 
@@ -404,7 +406,7 @@ class Daemon:
             log.info("%d connections with a part of a request are closed", dropped)
 
     async def _end_engine(self) -> None:
-        loading = self._engine.snapshot.state is EngineState.LOADING
+        loading = self._engine.status.state is EngineState.LOADING
         limit = _LOADING_STOP_SECONDS if loading else _ENGINE_STOP_SECONDS
         self.engine_ended = await asyncio.to_thread(self._engine.stop, limit)
         if not self.engine_ended:
@@ -412,7 +414,7 @@ class Daemon:
 
     def _engine_moves(self) -> bool:
         period = self._notifier.watchdog_seconds or 0.0
-        return engine_moves(self._engine.snapshot, time.monotonic(), period)
+        return engine_moves(self._engine.status, time.monotonic(), period)
 
     def _admin_access(self) -> TcpAccess | None:
         tokens, listen_at = self._resources.tokens, self._settings.admin.listen

@@ -20,6 +20,7 @@ from mlxceld.api.keys import ApiKeys
 from mlxceld.api.prompts import Prompts
 from mlxceld.config import ResolvedSettings, resolve
 from mlxceld.engine.errors import NotReadyError
+from mlxceld.prompt_cache.dense_store import DenseStore
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.radix import as_tokens
@@ -38,11 +39,10 @@ from mlxceld.prompt_cache.reports import (
 from mlxceld.prompt_cache.stats import fill
 from mlxceld.prompt_cache.trace import Trace
 from mlxceld.prompt_cache.trace_feed import TraceFeed
-from mlxceld.prompt_cache.whole_store import PrefixStore
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.status import (
-    EngineSnapshot,
     EngineState,
+    EngineStatus,
     ModelStatus,
     RejectStatus,
     RequestStatus,
@@ -111,14 +111,14 @@ class CacheEngine:
     def __init__(self, *, state: EngineState = EngineState.READY) -> None:
         self.rejects = RejectLog(lambda: 1_700_000_000_000)
         self.trace = Trace(lambda: 1_700_000_000_000)
-        self.store: PrefixStore[str] = PrefixStore(
+        self.store: DenseStore[str] = DenseStore(
             BUDGET, lambda: 0.0, self.trace.emit, self.rejects, min_prefix=2
         )
         self.prompt_cache = PromptCache(
             BUDGET, lambda: 0.0, self.trace.emit, self.rejects, min_prefix=2
         )
         self.prompt_cache.add(self.store)
-        self.base = EngineSnapshot(state=state, model=MODEL)
+        self.base = EngineStatus(state=state, model=MODEL)
         self.requests: dict[str, RequestStatus] = {}
         self.drained = False
         self.stuck = False
@@ -126,7 +126,7 @@ class CacheEngine:
         self.orders: list[Future[Any]] = []
 
     @property
-    def snapshot(self) -> EngineSnapshot:
+    def status(self) -> EngineStatus:
         return replace(
             self.base,
             state=EngineState.DRAINING if self.drained else self.base.state,

@@ -20,7 +20,7 @@ from mlxceld.engine.events import Delta, Event, Finished, FinishReason, Usage
 from mlxceld.engine.request import GenerationRequest
 from mlxceld.engine.stream import EventStream
 from mlxceld.models.text import TextCodec
-from mlxceld.telemetry.status import EngineSnapshot, EngineState
+from mlxceld.telemetry.status import EngineState, EngineStatus
 
 WALL = 1_700_000_000.5
 
@@ -48,9 +48,9 @@ async def open_api(
 class ScriptedEngine:
     """Takes requests and does nothing: a test pushes their events."""
 
-    def __init__(self, text: TextCodec, snapshot: EngineSnapshot) -> None:
+    def __init__(self, text: TextCodec, snapshot: EngineStatus) -> None:
         self.text = text
-        self.snapshot = snapshot
+        self.status = snapshot
         self.requests: list[GenerationRequest] = []
         self.streams: list[EventStream] = []
         self.cancelled: list[str] = []
@@ -77,7 +77,7 @@ class ScriptedEngine:
         return True
 
     def state(self, **changes: Any) -> None:
-        self.snapshot = replace(self.snapshot, **{"state": EngineState.READY, **changes})
+        self.status = replace(self.status, **{"state": EngineState.READY, **changes})
 
 
 def say(stream: EventStream, *events: Event) -> None:

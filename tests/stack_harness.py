@@ -96,14 +96,14 @@ async def open_stack(folder: Path, state_dir: Path, **flags: Any) -> AsyncIterat
 
     engine.on_state(on_state)
     engine.start()
-    metrics = Metrics(lambda: engine.snapshot)
+    metrics = Metrics(lambda: engine.status)
     public = create_app(engine, resolved.settings, ApiKeys.none(), metrics_text=metrics.render)
     admin = create_admin_app(engine, prompts_of(public), resolved, drain=engine.drain)
     try:
         async with TestClient(TestServer(public)) as one, TestClient(TestServer(admin)) as two:
             async with asyncio.timeout(120):
                 await ready.wait()
-            assert engine.snapshot.state is EngineState.READY, engine.snapshot.detail
+            assert engine.status.state is EngineState.READY, engine.status.detail
             yield Stack(engine, one, two)
     finally:
         assert await asyncio.to_thread(engine.stop, 60)

@@ -23,8 +23,8 @@ from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.kv.slabs import Slab
 from mlxceld.models.caches import chunked, recurrent, windowed
 from mlxceld.prompt_cache.block_store import BlockStore
+from mlxceld.prompt_cache.dense_store import DenseStore
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 _READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__array__")
 """How Python gets at an array's values, and waits for them."""
@@ -189,7 +189,7 @@ def _count_lookups(patch: pytest.MonkeyPatch, work: Work) -> None:
     def note(*_: object) -> None:
         work.lookups += 1
 
-    for store in (BlockStore, SnapshotStore, PrefixStore):
+    for store in (BlockStore, SnapshotStore, DenseStore):
         _after(patch, store, "find", note)
 
 

@@ -20,7 +20,7 @@ BUDGET_FIELDS = tuple(field.name for field in fields(BudgetChange))
 
 async def get_stats(request: web.Request) -> web.Response:
     """Every cache number, flat, as on the public route; then the newest refusal of each reason."""
-    snapshot = request.app[CONTEXT].engine.snapshot
+    snapshot = request.app[CONTEXT].engine.status
     return web.json_response({**snapshot.cache.as_dict(), **newest_rejects(snapshot)})
 
 

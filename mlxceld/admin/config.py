@@ -25,7 +25,7 @@ async def get_config(request: web.Request) -> web.Response:
             },
             "notes": list(resolved.notes),
             "warnings": list(resolved.warnings),
-            "derived": _derived(context.engine.snapshot.cache),
+            "derived": _derived(context.engine.status.cache),
         }
     )
 

@@ -95,7 +95,7 @@ async def ask_engine(context: AdminContext, order: Callable[[], Future[T]]) -> T
     except NotReadyError as error:
         raise AdminError(503, str(error)) from error
     except TimeoutError:
-        state = context.engine.snapshot.state.value
+        state = context.engine.status.state.value
         fate = "nothing was changed" if future.cancel() else "it may still be carried out"
         raise AdminError(
             504,

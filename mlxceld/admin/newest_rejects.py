@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 
 from mlxceld.prompt_cache.rejects import RejectReason
-from mlxceld.telemetry.status import EngineSnapshot, RejectStatus
+from mlxceld.telemetry.status import EngineStatus, RejectStatus
 
 _PARTS = tuple(field.name for field in fields(RejectStatus))
 
 
-def newest_rejects(snapshot: EngineSnapshot) -> dict[str, int | None]:
+def newest_rejects(snapshot: EngineStatus) -> dict[str, int | None]:
     """``last_reject_REASON_seq_id``, ``..._context_len`` and ``..._at_unix_ms`` for each reason.
 
     All null until that reason has occurred.

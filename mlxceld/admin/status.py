@@ -14,7 +14,7 @@ from mlxceld.admin.context import CONTEXT, AdminContext
 from mlxceld.admin.errors import AdminError
 from mlxceld.admin.mutation import Change, mutation
 from mlxceld.admin.schemas import NoFields
-from mlxceld.telemetry.status import EngineSnapshot, EngineState
+from mlxceld.telemetry.status import EngineState, EngineStatus
 
 _CACHE_SUMMARY = (
     "enabled",
@@ -39,10 +39,10 @@ _CACHE_SUMMARY = (
 async def get_status(request: web.Request) -> web.Response:
     """The daemon in one object."""
     context = request.app[CONTEXT]
-    return web.json_response(describe(context, context.engine.snapshot))
+    return web.json_response(describe(context, context.engine.status))
 
 
-def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
+def describe(context: AdminContext, snapshot: EngineStatus) -> dict[str, Any]:
     """The body of ``GET status``: sizes in bytes, times in seconds."""
     settings = context.resolved.settings
     now = context.monotonic()
@@ -87,7 +87,7 @@ def describe(context: AdminContext, snapshot: EngineSnapshot) -> dict[str, Any]:
 
 async def get_requests(request: web.Request) -> web.Response:
     """What is in flight, the oldest first."""
-    snapshot = request.app[CONTEXT].engine.snapshot
+    snapshot = request.app[CONTEXT].engine.status
     listed = sorted(snapshot.requests, key=lambda r: r.seq_id)
     return web.json_response({"requests": [asdict(item) for item in listed]})
 
@@ -109,7 +109,7 @@ async def post_drain(request: web.Request, change: Change) -> web.Response:
     """Take no more requests; those accepted run on."""
     context = request.app[CONTEXT]
     await read_body(request, NoFields)
-    snapshot = context.engine.snapshot
+    snapshot = context.engine.status
     change.before = snapshot.state.value
     context.drain()
     change.after = EngineState.DRAINING.value

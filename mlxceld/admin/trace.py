@@ -20,7 +20,7 @@ async def get_trace(request: web.Request) -> web.Response:
     count = tail_length(request, default=20)
     return web.json_response(
         {
-            "enabled": engine.snapshot.trace_enabled,
+            "enabled": engine.status.trace_enabled,
             "events": [asdict(event) for event in engine.cache.trace_tail(count)],
         }
     )
@@ -37,6 +37,6 @@ async def put_trace(request: web.Request, change: Change) -> web.Response:
     """Switch the trace's log lines; the last events are kept either way."""
     engine = request.app[CONTEXT].engine
     enabled = (await read_body(request, TraceSwitch)).enabled
-    change.before, change.after = engine.snapshot.trace_enabled, enabled
+    change.before, change.after = engine.status.trace_enabled, enabled
     engine.cache.set_trace(enabled)
     return web.json_response({"enabled": enabled})

@@ -59,7 +59,7 @@ async def get_trace_stream(request: web.Request) -> web.StreamResponse:
     request.app[_OPEN].add(stream)
     try:
         backlog = engine.cache.trace_tail(count)
-        opening: list[Item] = [*backlog, Switched(engine.snapshot.trace_enabled)]
+        opening: list[Item] = [*backlog, Switched(engine.status.trace_enabled)]
         await response.prepare(request)
         await response.write("".join(map(_event, opening)).encode())
         await _follow(response, feed, stream, backlog)

@@ -49,7 +49,7 @@ async def read_object(request: web.Request) -> dict[str, Any]:
     if (length := request.content_length or 0) > limit:
         # Said at once: a client that announces its body may wait for leave to send it.
         raise web.HTTPRequestEntityTooLarge(limit, length)
-    model = context.engine.snapshot.model
+    model = context.engine.status.model
     most = values_limit(0 if model is None else model.context_length)
     try:
         pieces = await _read(request, limit, most)

@@ -9,4 +9,4 @@ from mlxceld.api.context import CONTEXT
 
 async def get_cache_stats(request: web.Request) -> web.Response:
     """Every cache counter, flat and complete also while the stores are off."""
-    return web.json_response(request.app[CONTEXT].engine.snapshot.cache.as_dict())
+    return web.json_response(request.app[CONTEXT].engine.status.cache.as_dict())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlxceld.config import Settings
     from mlxceld.engine.client import EngineClient
     from mlxceld.models.text import TextCodec
-    from mlxceld.telemetry.status import EngineSnapshot, ModelStatus
+    from mlxceld.telemetry.status import EngineStatus, ModelStatus
     from mlxceld.web.lanes import Lanes
 
 MetricsText = Callable[[str], tuple[bytes, str]]
@@ -48,7 +48,7 @@ class ApiContext:
 
     def model(self) -> ModelStatus:
         """The loaded model; raises a 503 ApiError until there is one."""
-        snapshot = self.engine.snapshot
+        snapshot = self.engine.status
         if snapshot.model is None:
             raise not_ready(unready_reason(snapshot) or "the model is not loaded")
         return snapshot.model
@@ -56,7 +56,7 @@ class ApiContext:
     @property
     def keeps_snapshots(self) -> bool:
         """Whether the model resumes only where its state was kept: at a prompt's boundaries."""
-        model = self.engine.snapshot.model
+        model = self.engine.status.model
         return model is not None and model.reuse == ReuseKind.SNAPSHOTS
 
     def text(self) -> TextCodec:
@@ -64,7 +64,7 @@ class ApiContext:
         try:
             return self.engine.text
         except NotReadyError as error:
-            raise not_ready(unready_reason(self.engine.snapshot) or str(error)) from None
+            raise not_ready(unready_reason(self.engine.status) or str(error)) from None
 
 
 CONTEXT: web.AppKey[ApiContext] = web.AppKey("api_context", ApiContext)
@@ -72,7 +72,7 @@ REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 CLIENT: web.RequestKey[str] = web.RequestKey("client", str)
 
 
-def unready_reason(snapshot: EngineSnapshot) -> str | None:
+def unready_reason(snapshot: EngineStatus) -> str | None:
     """Why requests are not answered now; None if they are."""
     if snapshot.state is not EngineState.READY:
         detail = f": {snapshot.detail}" if snapshot.detail else ""

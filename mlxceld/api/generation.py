@@ -32,7 +32,7 @@ from mlxceld.engine.request import (
     GenerationRequest,
     SamplingParams,
 )
-from mlxceld.engine.stream import Bell, EventStream
+from mlxceld.engine.stream import EventStream, Wakeup
 from mlxceld.models.boundaries import Boundary
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class EventGroup:
     def __init__(self, streams: Sequence[EventStream]) -> None:
         self._streams = streams
         self._loop = asyncio.get_running_loop()
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._timer: asyncio.TimerHandle | None = None
         self._until = math.inf
 

@@ -11,7 +11,7 @@ from mlxceld.api.context import CONTEXT, unready_reason
 async def get_livez(request: web.Request) -> web.Response:
     """503 only when the engine has work and has not moved for very long: restart it then."""
     context = request.app[CONTEXT]
-    snapshot = context.engine.snapshot
+    snapshot = context.engine.status
     age = context.clock() - snapshot.heartbeat
     if snapshot.busy and age > context.stall_limit:
         reason = f"the engine has work and has not moved for {age:.0f} s"
@@ -25,7 +25,7 @@ async def get_readyz(request: web.Request) -> web.Response:
     ``detail`` says what some requests have to wait for, or what was cut off lately.
     """
     context = request.app[CONTEXT]
-    reason = unready_reason(context.engine.snapshot)
+    reason = unready_reason(context.engine.status)
     if reason is None:
         detail = context.lanes.report().detail
         told = {} if detail is None else {"detail": detail}
@@ -36,7 +36,7 @@ async def get_readyz(request: web.Request) -> web.Response:
 async def get_health(request: web.Request) -> web.Response:
     """The daemon in a few values, with the status code of ``/readyz``."""
     context = request.app[CONTEXT]
-    snapshot = context.engine.snapshot
+    snapshot = context.engine.status
     reason = unready_reason(snapshot)
     body = {
         "status": "ok" if reason is None else "not_ready",

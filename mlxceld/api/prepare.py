@@ -68,7 +68,7 @@ async def prepare(
         messages, dropped = drop_volatile_head(conversation.messages)
         if dropped is not None:
             conversation = replace(conversation, messages=messages)
-            if context.engine.snapshot.trace_enabled:
+            if context.engine.status.trace_enabled:
                 trace_log.info("apc_event=volatile_head line=%s dropped=true", dropped)
     arguments = reasoning_kwargs(
         conversation.reasoning, codec.template_variables, conversation.template_kwargs

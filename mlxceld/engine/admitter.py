@@ -17,10 +17,10 @@ from mlxceld.kv import row_caches
 
 if TYPE_CHECKING:
     from mlxceld.engine.batch import DecodeBatch
-    from mlxceld.engine.endings import Endings
     from mlxceld.engine.next_turns import MakeNextTurns
     from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.recorder import Recorder
+    from mlxceld.engine.request_finisher import RequestFinisher
     from mlxceld.engine.row_allocator import RowAllocator
     from mlxceld.engine.scheduler import Scheduler
     from mlxceld.models.loading import LoadedModel
@@ -54,7 +54,7 @@ class Admitter:
         batch: DecodeBatch,
         allocator: RowAllocator,
         reuse: PrefixMemory,
-        endings: Endings,
+        endings: RequestFinisher,
         recorder: Recorder,
         clock: Callable[[], float],
         make_next_turns: MakeNextTurns,

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from mlxceld.engine.stream import EventStream
     from mlxceld.models.budgets import Capacities
     from mlxceld.models.text import TextCodec
-    from mlxceld.telemetry.status import EngineSnapshot
+    from mlxceld.telemetry.status import EngineStatus
 
 
 class EngineClient(Protocol):
     """The engine as its callers see it; every method may be called from the event loop."""
 
     @property
-    def snapshot(self) -> EngineSnapshot:
+    def status(self) -> EngineStatus:
         """The newest published state; never waits."""
 
     @property

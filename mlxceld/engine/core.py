@@ -11,15 +11,15 @@ import mlx.core as mx
 
 from mlxceld.engine import grouping, sharing
 from mlxceld.engine.admitter import Admitter
-from mlxceld.engine.answers import Answers
 from mlxceld.engine.batch import DecodeBatch, Step
 from mlxceld.engine.chunking import ChunkSize
-from mlxceld.engine.endings import Endings
 from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.next_turns import MakeNextTurns, unknown
+from mlxceld.engine.output_processor import OutputProcessor
 from mlxceld.engine.prefill import group_caches, run_chunk
 from mlxceld.engine.prefix_cache import PrefixMemory
 from mlxceld.engine.recorder import Recorder
+from mlxceld.engine.request_finisher import RequestFinisher
 from mlxceld.engine.row_allocator import RowAllocator
 from mlxceld.engine.scheduler import Scheduler
 from mlxceld.engine.sequence import Phase, Sequence
@@ -89,10 +89,10 @@ class EngineCore:
             limits.kv_bytes, reuse, self._batch, self._scheduler, recorder, self.sequences
         )
         self._shared_reading = SharedReading(reuse.reading, self._batch, self.sequences)
-        self._answers = Answers(model.text, recorder)
+        self._answers = OutputProcessor(model.text, recorder)
         # Handed over earlier, the event loop and this thread would contend for the interpreter.
         self._batch.before_start = self._answers.hand_over
-        self._endings = Endings(
+        self._endings = RequestFinisher(
             self._in_flight,
             self._scheduler,
             self._batch,

@@ -32,7 +32,7 @@ from mlxceld.engine.verdict_file import VerdictFile
 from mlxceld.models.blas_threads import GovernorThread, start_governor
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.trace import Trace
-from mlxceld.telemetry.status import EngineSnapshot, EngineState
+from mlxceld.telemetry.status import EngineState, EngineStatus
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
@@ -131,9 +131,9 @@ class Engine:
     # What callers see and ask.
 
     @property
-    def snapshot(self) -> EngineSnapshot:
+    def status(self) -> EngineStatus:
         """The newest published state; never waits."""
-        return self._publisher.snapshot
+        return self._publisher.status
 
     @property
     def text(self) -> TextCodec:

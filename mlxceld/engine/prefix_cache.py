@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.pool import PoolStats
     from mlxceld.kv.row_caches import Caches
-    from mlxceld.prompt_cache.ledger import Ledger
+    from mlxceld.prompt_cache.entry_store import EntryStore
     from mlxceld.prompt_cache.match import Match
 
 
@@ -32,7 +32,7 @@ class PrefixCache(ABC):
     kind: ClassVar[str]
     """How prompts are reused, in a word or two for status and log."""
 
-    store: Ledger[Any]
+    store: EntryStore[Any]
     """Where prompts, or states on their way, are kept."""
 
     reading: RowReading

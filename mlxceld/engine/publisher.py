@@ -15,8 +15,8 @@ from mlxceld.prompt_cache.key import session_hash
 from mlxceld.prompt_cache.stats import fill
 from mlxceld.telemetry.cache_stats import CacheStats
 from mlxceld.telemetry.status import (
-    EngineSnapshot,
     EngineState,
+    EngineStatus,
     MemoryStatus,
     ModelStatus,
     RejectStatus,
@@ -67,12 +67,12 @@ class Publisher:
         self._fault_text = ""
         self._shape: object = None
         self._published_at = -math.inf
-        self._snapshot = EngineSnapshot(
+        self._snapshot = EngineStatus(
             heartbeat=clock(), cache=self._cache(0), trace_enabled=trace.enabled
         )
 
     @property
-    def snapshot(self) -> EngineSnapshot:
+    def status(self) -> EngineStatus:
         """The newest snapshot."""
         return self._snapshot
 
@@ -96,7 +96,7 @@ class Publisher:
         with self._replacing:
             self._snapshot = replace(self._snapshot, trace_enabled=self._trace.enabled)
 
-    def _replace(self, snapshot: EngineSnapshot) -> None:
+    def _replace(self, snapshot: EngineStatus) -> None:
         with self._replacing:
             self._snapshot = replace(snapshot, trace_enabled=self._trace.enabled)
 
@@ -142,7 +142,7 @@ class Publisher:
             return
         self._shape, self._published_at = shape, now
         recorder = self.recorder
-        snapshot = EngineSnapshot(
+        snapshot = EngineStatus(
             state=state,
             detail=self._snapshot.detail,
             model=self.model,

@@ -10,7 +10,7 @@ from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
-    from mlxceld.prompt_cache.ledger import Ledger
+    from mlxceld.prompt_cache.entry_store import EntryStore
 
 
 def bucket_of(model_id: str, sequence: Sequence) -> Bucket:
@@ -18,7 +18,7 @@ def bucket_of(model_id: str, sequence: Sequence) -> Bucket:
     return Bucket(model_id, sequence.request.template_signature)
 
 
-def carried_match(store: Ledger[Any], model_id: str, sequence: Sequence) -> Match[Any]:
+def carried_match(store: EntryStore[Any], model_id: str, sequence: Sequence) -> Match[Any]:
     """The match that a sequence carries, brought up to date, or a new one of all that it knows."""
     if sequence.match is None:
         query = Query.of(bucket_of(model_id, sequence), sequence.request.session, sequence.known())
@@ -36,7 +36,7 @@ def purpose_of(sequence: Sequence) -> Purpose:
     return Purpose.BACKGROUND if sequence.request.background else Purpose.REQUEST
 
 
-def worth_keeping(store: Ledger[Any], sequence: Sequence) -> bool:
+def worth_keeping(store: EntryStore[Any], sequence: Sequence) -> bool:
     """Whether a store would look at what a sequence has computed."""
     return store.enabled and sequence.fed >= store.min_prefix
 
@@ -46,7 +46,7 @@ def offered_before(sequence: Sequence) -> bool:
     return sequence.had > 0 and not sequence.fed
 
 
-def reject_without_row(store: Ledger[Any], sequence: Sequence) -> None:
+def reject_without_row(store: EntryStore[Any], sequence: Sequence) -> None:
     """Record that a sequence ended without anything to store, or that nothing is stored at all."""
     store.reject(
         RejectReason.EMPTY_SET if store.enabled else RejectReason.DISABLED,

@@ -26,8 +26,8 @@ from mlxceld.kv.pool import BlockPool
 from mlxceld.kv.snapshots import RowState
 from mlxceld.models.caches.registry import leaves
 from mlxceld.prompt_cache.block_store import BlockStore
+from mlxceld.prompt_cache.dense_store import DenseStore
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 if TYPE_CHECKING:
     from mlxceld.config import Settings
@@ -149,7 +149,7 @@ def make_reuse(
         return _paged_reuse(model, settings, budget, row, cache, checks)
     if plan.kind is ReuseKind.SNAPSHOTS:
         return _snapshot_reuse(model, settings, budget, row, cache)
-    whole: PrefixStore[Caches] = PrefixStore(
+    whole: DenseStore[Caches] = DenseStore(
         cache.budget,
         cache.clock,
         cache.on_event,

@@ -12,7 +12,7 @@ from mlxceld.engine.events import Event, Failed, Finished
 _LAST = (Finished, Failed)
 
 
-class Bell:
+class Wakeup:
     """Wakes the one task that waits for events; for one event loop's own thread.
 
     Rung while nobody waits it does nothing: who waits has looked for events before.
@@ -49,7 +49,7 @@ class EventStream:
         self.loop = asyncio.get_running_loop()
         self._cancel = cancel
         self._events: deque[Event] = deque()
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -73,7 +73,7 @@ class EventStream:
             self._over = True
         return events
 
-    def share(self, bell: Bell) -> None:
+    def share(self, bell: Wakeup) -> None:
         """Ring ``bell`` for what arrives from now on, which several streams may have in common."""
         self._bell = bell
 

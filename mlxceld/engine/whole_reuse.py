@@ -27,8 +27,8 @@ from mlxceld.prompt_cache.rejects import RejectReason
 if TYPE_CHECKING:
     from mlxceld.engine.sequence import Sequence
     from mlxceld.kv.pool import PoolStats
+    from mlxceld.prompt_cache.dense_store import DenseStore
     from mlxceld.prompt_cache.whole_entry import Entry
-    from mlxceld.prompt_cache.whole_store import PrefixStore
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ class WholePrefixReuse(PrefixMemory):
     """
 
     kind = ReuseKind.WHOLE.value
-    store: PrefixStore[Caches]
+    store: DenseStore[Caches]
     shares_early = False  # a row in use cannot be given away
 
     def __init__(
-        self, store: PrefixStore[Caches], model_id: str, *, token_bytes: int, max_bytes: int
+        self, store: DenseStore[Caches], model_id: str, *, token_bytes: int, max_bytes: int
     ) -> None:
         """``max_bytes`` bounds what is stored together with what is set aside."""
         self.store = store

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from mlxceld.kv.exponentials import Exponentials, exponentials_for
+from mlxceld.kv.softmax_kernel import SoftmaxKernel, softmax_kernel_for
 
 _TILE = 128
 
@@ -45,7 +45,7 @@ def attend(
     count, tokens = queries.shape[2], keys.shape[2]
     tile = count if mask is None or isinstance(mask, mx.array) else min(count, _TILE)
     scores = queries.shape[0] * queries.shape[1] * tile * tokens
-    way = exponentials_for(scores, queries.dtype)
+    way = softmax_kernel_for(scores, queries.dtype)
     queries = queries * (scale * way.factor)
     if mask is None or isinstance(mask, mx.array) or count == 1:
         whole = None if isinstance(mask, str) else mask
@@ -62,7 +62,7 @@ def attend(
 
 
 def _attend(
-    queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None, way: Exponentials
+    queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None, way: SoftmaxKernel
 ) -> mx.array:
     """Attention of queries that are scaled already."""
     rows, heads, count, width = queries.shape
@@ -76,7 +76,7 @@ def _attend(
     return ((weights @ values) / total).reshape(rows, heads, count, -1)
 
 
-def _bias(mask: mx.array, kv_heads: int, way: Exponentials) -> mx.array:
+def _bias(mask: mx.array, kv_heads: int, way: SoftmaxKernel) -> mx.array:
     """A mask as numbers to add to scaled scores, its heads grouped by key heads."""
     if mask.dtype == mx.bool_:
         hidden = mx.array(mx.finfo(mx.float32).min, mx.float32)

@@ -18,9 +18,9 @@ from mlx_lm.models import base
 from mlx_lm.models.cache import BatchKVCache
 
 from mlxceld.kv import cpu_attention
-from mlxceld.kv.exponentials import Exponentials, exponentials_for
 from mlxceld.kv.row_caches import Caches
 from mlxceld.kv.shared_prefix import Chain, Segment, SharedPrefix
+from mlxceld.kv.softmax_kernel import SoftmaxKernel, softmax_kernel_for
 from mlxceld.models.caches.registry import leaves, map_leaves
 
 _NAME = "scaled_dot_product_attention"
@@ -223,7 +223,7 @@ def attention(
         # The tails hold the new tokens already.
         seen = _widened(mask, prefix)
         return _dense(queries, *whole, cache=cache, scale=scale, mask=seen, sinks=sinks)
-    way = exponentials_for(rows * heads * count * prefix.longest, queries.dtype)
+    way = softmax_kernel_for(rows * heads * count * prefix.longest, queries.dtype)
     return _shared_attention(
         queries * (scale * way.factor), keys, values, prefix, cache.layer, mask, way
     )
@@ -246,7 +246,7 @@ def _shared_attention(
     prefix: SharedPrefix,
     layer: int,
     mask: mx.array,
-    way: Exponentials,
+    way: SoftmaxKernel,
 ) -> mx.array:
     """One softmax over a row's segments and its tail; each segment is one product for its rows.
 

@@ -17,7 +17,7 @@ from mlxceld.process.manager import service_manager
 log = logging.getLogger("mlxceld.daemon")
 
 
-def end_of_start(
+def failed_start_exit_code(
     text: str,
     exit_code: int,
     state_dir: Path,

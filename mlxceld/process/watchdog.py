@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from mlxceld.process.notify import Notifier
-from mlxceld.telemetry.status import EngineSnapshot, EngineState
+from mlxceld.telemetry.status import EngineState, EngineStatus
 
 IDLE_SECONDS = 60.0
 """How old the heartbeat of an idle engine may be: it turns over every half minute."""
@@ -18,7 +18,7 @@ IDLE_SECONDS = 60.0
 _NOT_SERVING = (EngineState.LOADING, EngineState.STOPPED, EngineState.FAILED)
 
 
-def engine_moves(snapshot: EngineSnapshot, now: float, busy_seconds: float) -> bool:
+def engine_moves(snapshot: EngineStatus, now: float, busy_seconds: float) -> bool:
     """Whether the engine is well at ``now``, on the clock of its heartbeat.
 
     While it works the heartbeat may be ``busy_seconds`` old. While it is idle it may be older by

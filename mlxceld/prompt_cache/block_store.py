@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from mlxceld.prompt_cache.block_entry import AdoptedBlocks, BlockEntry, Blocks, ChainStats, Seal
 from mlxceld.prompt_cache.block_hash import Chain, extend_chain
 from mlxceld.prompt_cache.description import Holding
+from mlxceld.prompt_cache.entry_store import EntryStore
 from mlxceld.prompt_cache.held_blocks import HeldBlocks
-from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.key import Bucket
-from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.match import Match, Purpose, Query
 from mlxceld.prompt_cache.radix import RadixIndex, as_tokens, common_length
+from mlxceld.prompt_cache.ref_counts import RefCounts
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget
 from mlxceld.prompt_cache.trace import EventSink
 
 
-class BlockStore(Ledger[BlockEntry]):
+class BlockStore(EntryStore[BlockEntry]):
     """Keeps prefixes by reference within a budget of real bytes, entries and idle time.
 
     A match never changes what is stored: who adopts gets references of his own. A block that
@@ -46,7 +46,7 @@ class BlockStore(Ledger[BlockEntry]):
         self._blocks = HeldBlocks(pool)
         self._partial = partial
         self._algorithm = algorithm
-        self._hashes: Holders[bytes] = Holders()
+        self._hashes: RefCounts[bytes] = RefCounts()
 
     @property
     def bytes(self) -> int:
@@ -55,11 +55,11 @@ class BlockStore(Ledger[BlockEntry]):
 
     @property
     def whole_entries(self) -> bool:
-        """See :class:`Ledger`."""
+        """See :class:`EntryStore`."""
         return not self._partial
 
     def would_refuse(self, length: int) -> RejectReason | None:
-        """See :class:`Ledger`; what blocks a prompt needs is known before it is computed."""
+        """See :class:`EntryStore`; what blocks a prompt needs is known before it is computed."""
         return self._refusal(length)
 
     def chain_stats(self) -> ChainStats:
@@ -67,7 +67,7 @@ class BlockStore(Ledger[BlockEntry]):
         return ChainStats(self._hashes.total, len(self._hashes), len(self))
 
     def find(self, query: Query) -> tuple[int, BlockEntry] | None:
-        """See :class:`Ledger`: the longest stored beginning, counted nowhere.
+        """See :class:`EntryStore`: the longest stored beginning, counted nowhere.
 
         Of entries that reach equally far one of the session's own is preferred where they end
         there. None if fewer than ``min_prefix`` tokens match.
@@ -79,7 +79,7 @@ class BlockStore(Ledger[BlockEntry]):
         return None if found is None or found[0] < self.min_prefix else found
 
     def usable_length(self, entry: BlockEntry, query: Query) -> int:
-        """See :class:`Ledger`."""
+        """See :class:`EntryStore`."""
         if entry.bucket != query.bucket:
             return 0
         common = common_length(entry.tokens, query.usable)
@@ -232,7 +232,7 @@ class BlockStore(Ledger[BlockEntry]):
         super().check()
         entries = self.entries()
         self._blocks.check(entries)
-        hashes = Holders(entry.hashes for entry in entries)
+        hashes = RefCounts(entry.hashes for entry in entries)
         assert hashes == self._hashes, f"{len(hashes)} hashes, {len(self._hashes)} booked"
 
     def _deepest(

@@ -13,7 +13,7 @@ from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.rejects import RejectReason
 
 if TYPE_CHECKING:
-    from mlxceld.prompt_cache.ledger import Ledger
+    from mlxceld.prompt_cache.entry_store import EntryStore
     from mlxceld.prompt_cache.stored_prefix import StoredPrefix
 
 MOST_RENDERINGS = 64
@@ -86,7 +86,7 @@ class ExplainReport:
 
 
 def explain(
-    store: Ledger[Any], bucket: Bucket, session: str, tokens: Sequence[int]
+    store: EntryStore[Any], bucket: Bucket, session: str, tokens: Sequence[int]
 ) -> ExplainReport:
     """Explain a request to a store of prefixes. What has outlived its time is swept before."""
     store.sweep()
@@ -123,7 +123,7 @@ def explain(
 
 
 def _of_another_session(
-    store: Ledger[Any], bucket: Bucket, session: str, tokens: Sequence[int], matched: int
+    store: EntryStore[Any], bucket: Bucket, session: str, tokens: Sequence[int], matched: int
 ) -> ExplainEntry | None:
     """The longest entry that all of is a beginning of the prompt, and that is another session's."""
     if not store.by_session:
@@ -135,13 +135,13 @@ def _of_another_session(
 
 
 def _departure(
-    store: Ledger[Any], bucket: Bucket, tokens: Sequence[int], more_than: int
+    store: EntryStore[Any], bucket: Bucket, tokens: Sequence[int], more_than: int
 ) -> Departure | None:
     found = store.departures.nearest(bucket, tokens, store.now())
     return found if found is not None and found.matched_tokens > more_than else None
 
 
-def _outcome(store: Ledger[Any], matched: int, reason: RejectReason | None) -> ExplainOutcome:
+def _outcome(store: EntryStore[Any], matched: int, reason: RejectReason | None) -> ExplainOutcome:
     if not store.enabled:
         return ExplainOutcome.DISABLED
     if matched:
@@ -149,7 +149,7 @@ def _outcome(store: Ledger[Any], matched: int, reason: RejectReason | None) -> E
     return ExplainOutcome.MISS if reason is None else ExplainOutcome.REJECT
 
 
-def _entry(store: Ledger[Any], found: StoredPrefix, depth: int, session: str) -> ExplainEntry:
+def _entry(store: EntryStore[Any], found: StoredPrefix, depth: int, session: str) -> ExplainEntry:
     now = store.now()
     return ExplainEntry(
         kind=store.kind,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from mlxceld.prompt_cache.block_entry import Blocks
-from mlxceld.prompt_cache.holders import Holders
 from mlxceld.prompt_cache.radix import RadixIndex
+from mlxceld.prompt_cache.ref_counts import RefCounts
 
 
 class Tabled(Protocol):
@@ -29,7 +29,7 @@ class HeldBlocks:
 
     def __init__(self, pool: Blocks | None) -> None:
         self._pool = pool
-        self._holders: Holders[int] = Holders()
+        self._holders: RefCounts[int] = RefCounts()
         self.bytes_each = 0 if pool is None else pool.bytes_per_block
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class HeldBlocks:
         self._holders.drop(table)
         self.release(table)
 
-    def trial(self) -> Holders[int]:
+    def trial(self) -> RefCounts[int]:
         """Who holds what, as a copy to try on what would be left."""
         return self._holders.copy()
 
@@ -103,7 +103,7 @@ class HeldBlocks:
         pool = self._pool
         if pool is None:
             return 0
-        going: Holders[int] = Holders(tables)
+        going: RefCounts[int] = RefCounts(tables)
         blocks = {block for table in tables for block in table}
         held = sum(
             going.count(block) == self._holders.count(block)
@@ -131,5 +131,5 @@ class HeldBlocks:
         for entry in entries:
             blocks = self.needed(len(entry.tokens))
             assert len(entry.table) == blocks, f"{len(entry.table)} blocks, {blocks} needed"
-        recount = Holders(entry.table for entry in entries)
+        recount = RefCounts(entry.table for entry in entries)
         assert recount == self._holders, f"{len(recount)} blocks held, {len(self)} booked"

@@ -69,8 +69,8 @@ class Match(Generic[E]):
 
     Nothing is held: the entry may leave the store while this is carried, and its memory with it.
     ``generation`` is that of the store at the time of the look-up; the store tells by it what has
-    changed since (see :meth:`Ledger.renew`). ``rejected`` is why an entry that shares ``nearest``
-    tokens does not serve, where nothing does. ``kind`` is the store's.
+    changed since (see :meth:`EntryStore.renew`). ``rejected`` is why an entry that shares
+    ``nearest`` tokens does not serve, where nothing does. ``kind`` is the store's.
     """
 
     kind: str

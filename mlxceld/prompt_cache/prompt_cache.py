@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from mlxceld.prompt_cache.entry_store import EntryStore
 from mlxceld.prompt_cache.explain import ExplainReport, explain
 from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket
-from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import (
     Budget,
@@ -26,7 +26,7 @@ from mlxceld.prompt_cache.trace import EventSink
 ALL = "all"
 """What flushes and lists call every store at once."""
 
-S = TypeVar("S", bound=Ledger[Any])
+S = TypeVar("S", bound=EntryStore[Any])
 
 
 class PromptCache:
@@ -54,10 +54,10 @@ class PromptCache:
         self.switched_on = enabled
         self.min_prefix = min_prefix
         self.generation = 0
-        self._stores: list[Ledger[Any]] = []
+        self._stores: list[EntryStore[Any]] = []
 
     @property
-    def stores(self) -> tuple[Ledger[Any], ...]:
+    def stores(self) -> tuple[EntryStore[Any], ...]:
         """The stores, in the order in which they were added."""
         return tuple(self._stores)
 
@@ -83,7 +83,7 @@ class PromptCache:
         self._stores.append(store)
         return store
 
-    def chosen(self, name: str = ALL) -> list[Ledger[Any]]:
+    def chosen(self, name: str = ALL) -> list[EntryStore[Any]]:
         """The stores of a name, or all of them."""
         return [store for store in self._stores if name in (ALL, store.name)]
 

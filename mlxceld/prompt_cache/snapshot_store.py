@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from mlxceld.prompt_cache.block_entry import Blocks, Seal
 from mlxceld.prompt_cache.description import Holding
+from mlxceld.prompt_cache.entry_store import EntryStore
 from mlxceld.prompt_cache.held_blocks import HeldBlocks
 from mlxceld.prompt_cache.key import Bucket
-from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.match import Match, Purpose, Query
 from mlxceld.prompt_cache.radix import TYPE_CODE, as_tokens
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
@@ -25,7 +25,7 @@ _NO_SESSION = ""
 """Under which session an entry is listed that none stored; no caller's key is empty."""
 
 
-class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
+class SnapshotStore(EntryStore[SnapshotEntry[P]], Generic[P]):
     """Keeps states by exact prefix within a budget of real bytes, entries and idle time of its own.
 
     A snapshot is adopted by its own session, a head by any. A longer one replaces those of its
@@ -80,7 +80,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         return True
 
     def find(self, query: Query) -> tuple[int, SnapshotEntry[P]] | None:
-        """See :class:`Ledger`: the longest entry that is wholly a beginning of the prompt.
+        """See :class:`EntryStore`: the longest entry that is wholly a beginning of the prompt.
 
         Counted nowhere. None if the longest has fewer than ``min_prefix`` tokens.
         """
@@ -98,7 +98,7 @@ class SnapshotStore(Ledger[SnapshotEntry[P]], Generic[P]):
         return best
 
     def usable_length(self, entry: SnapshotEntry[P], query: Query) -> int:
-        """See :class:`Ledger`."""
+        """See :class:`EntryStore`."""
         own = entry.origin is Origin.HEAD or entry.session == query.session
         length = len(entry.tokens)
         if entry.bucket != query.bucket or not own or not self.min_prefix <= length:

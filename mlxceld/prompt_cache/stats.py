@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mlxceld.prompt_cache.block_store import BlockStore
-from mlxceld.prompt_cache.ledger import Ledger
+from mlxceld.prompt_cache.entry_store import EntryStore
 from mlxceld.prompt_cache.prompt_cache import PromptCache
 from mlxceld.prompt_cache.snapshot_entry import Origin
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
@@ -52,7 +52,7 @@ def fill(stats: CacheStats, cache: PromptCache) -> CacheStats:
     return stats
 
 
-def _with_prefixes(stats: CacheStats, store: Ledger[Any]) -> CacheStats:
+def _with_prefixes(stats: CacheStats, store: EntryStore[Any]) -> CacheStats:
     counters = store.counters
     return replace(
         stats,

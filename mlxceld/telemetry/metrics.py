@@ -27,7 +27,7 @@ from mlxceld.telemetry.histogram import HistogramSnapshot
 from mlxceld.telemetry.logging import dropped_lines
 from mlxceld.telemetry.process_metrics import PortableProcessCollector
 from mlxceld.telemetry.refusals import ENDPOINTS, RefusalCounts
-from mlxceld.telemetry.status import EngineSnapshot, EngineState
+from mlxceld.telemetry.status import EngineState, EngineStatus
 
 OUTCOMES = ("stop", "length", "cancelled", "timeout", "error", "rejected", "refused")
 """Values of the label ``outcome``."""
@@ -53,7 +53,7 @@ class Metrics:
     """
 
     def __init__(
-        self, snapshot: Callable[[], EngineSnapshot], refusals: RefusalCounts | None = None
+        self, snapshot: Callable[[], EngineStatus], refusals: RefusalCounts | None = None
     ) -> None:
         self.reload_successful = True
         self.refusals = RefusalCounts() if refusals is None else refusals
@@ -71,7 +71,7 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, metrics: Metrics, snapshot: Callable[[], EngineSnapshot]) -> None:
+    def __init__(self, metrics: Metrics, snapshot: Callable[[], EngineStatus]) -> None:
         self._metrics = metrics
         self._snapshot = snapshot
 
@@ -96,7 +96,7 @@ class _EngineCollector(Collector):
         )
 
 
-def _collect_identity(snapshot: EngineSnapshot) -> Iterator[Metric]:
+def _collect_identity(snapshot: EngineStatus) -> Iterator[Metric]:
     yield InfoMetricFamily(
         "mlxcel_build", "Versions of the daemon and of what it runs on.", value=_versions()
     )
@@ -133,7 +133,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _collect_requests(snapshot: EngineSnapshot, refusals: RefusalCounts) -> Iterator[Metric]:
+def _collect_requests(snapshot: EngineStatus, refusals: RefusalCounts) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "mlxcel_requests",
         "Requests that ended, by endpoint and outcome.",
@@ -191,7 +191,7 @@ def _histogram(name: str, text: str, values: HistogramSnapshot | None) -> Metric
     )
 
 
-def _collect_engine(snapshot: EngineSnapshot) -> Iterator[Metric]:
+def _collect_engine(snapshot: EngineStatus) -> Iterator[Metric]:
     cache = snapshot.cache
     counters = (
         ("prompt_tokens", "Prompt tokens of requests whose prefill ended.", cache.prompt_tokens),

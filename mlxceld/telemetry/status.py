@@ -99,7 +99,7 @@ class MemoryStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSnapshot:
+class EngineStatus:
     """One consistent reading of the engine.
 
     ``heartbeat`` is the monotonic clock at which the engine's loop last turned; ``steps`` counts

@@ -126,7 +126,7 @@ async def test_ready_and_idle_follow_the_engine(api, state, ready, idle):
 async def test_cache_stats_are_every_number_in_order(api):
     api.engine.put([1, 2], nbytes=30)
     answer = await api.ok("GET", "cache/stats")
-    flat = api.engine.snapshot.cache.as_dict()
+    flat = api.engine.status.cache.as_dict()
     assert list(answer)[: len(flat)] == list(CacheStats().as_dict())
     assert {name: answer[name] for name in flat} == flat
 

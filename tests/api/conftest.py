@@ -52,14 +52,14 @@ def _running(folder: Path, state: Path) -> Iterator[Engine]:
     engine.on_state(lambda state, _: ready.set() if state is not EngineState.LOADING else None)
     engine.start()
     assert ready.wait(60)
-    assert engine.snapshot.state is EngineState.READY, engine.snapshot.detail
+    assert engine.status.state is EngineState.READY, engine.status.detail
     yield engine
     assert engine.stop(30)
 
 
 @pytest.fixture
 def scripted(engine: Engine) -> ScriptedEngine:
-    return ScriptedEngine(engine.text, engine.snapshot)
+    return ScriptedEngine(engine.text, engine.status)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from api_harness import ScriptedEngine, error_of, open_api
 from mlxceld.api.keys import ApiKeys
 from mlxceld.config import Settings
 from mlxceld.engine.errors import NotReadyError, QueueFullError
-from mlxceld.telemetry.status import EngineSnapshot, EngineState
+from mlxceld.telemetry.status import EngineState, EngineStatus
 
 MakeSettings = Callable[..., Settings]
 CHAT = "/v1/chat/completions"
@@ -312,7 +312,7 @@ async def test_until_the_model_is_loaded_all_is_503_with_the_reason(
         def text(self, value: Any) -> None:
             pass
 
-    snapshot = EngineSnapshot(state=EngineState.LOADING, detail="weights 3/5")
+    snapshot = EngineStatus(state=EngineState.LOADING, detail="weights 3/5")
     async with open_api(Loading(scripted.text, snapshot), settings()) as client:
         for call in (
             client.get("/v1/models"),

@@ -43,7 +43,7 @@ def running(folder: Path, settings: Settings) -> Iterator[Engine]:
     engine.on_state(lambda state, _: ready.set() if state is not EngineState.LOADING else None)
     engine.start()
     assert ready.wait(60)
-    assert engine.snapshot.state is EngineState.READY, engine.snapshot.detail
+    assert engine.status.state is EngineState.READY, engine.status.detail
     try:
         yield engine
     finally:
@@ -104,7 +104,7 @@ async def test_every_turn_goes_on_from_the_history_before_it(
                     before[session] = history
                     thought = f"<think>\n{text}\n</think>\n\n" if template != "chatml" else ""
                     messages.append({"role": "assistant", "content": f"{thought}{text}"})
-                stats = engine.snapshot.cache
+                stats = engine.status.cache
                 assert stats.snapshot_entries_boundary <= 2
                 assert stats.snapshot_entries_completion <= 2
                 assert stats.snapshot_evictions_lru == 0
@@ -133,7 +133,7 @@ async def test_after_idling_a_turn_computes_only_what_the_user_typed(
     folder = tiny_models.folder(family, chat_template=TEMPLATES[template], context_length=4096)
     settings = make_settings(tmp_path, prompt_cache={"prefetch": "auto", "min_prefix": 8})
     with running(folder, settings) as engine:
-        checked = engine.snapshot.cache.background_tokens_computed  # at load
+        checked = engine.status.cache.background_tokens_computed  # at load
         codec = engine.text
         async with open_api(engine, settings) as client:
             messages: list[dict[str, Any]] = [SYSTEM]
@@ -151,13 +151,13 @@ async def test_after_idling_a_turn_computes_only_what_the_user_typed(
                 done = number + 1
 
                 def idle(done: int = done) -> bool:
-                    stats = engine.snapshot.cache
+                    stats = engine.status.cache
                     return stats.prefetch_run + stats.prefetch_skipped >= done
 
                 await until(idle)
                 # As a client keeps it, and as a template may drop it.
                 messages.append({"role": "assistant", "content": text})
-            stats = engine.snapshot.cache
+            stats = engine.status.cache
             assert stats.prefetch_run >= 2
             assert stats.background_tokens_computed - checked == stats.prefetch_tokens > 0
             assert stats.prompt_tokens == stats.prompt_tokens_computed + stats.prompt_tokens_reused
@@ -202,15 +202,15 @@ async def test_a_request_comes_before_what_is_prefetched(
         tmp_path, prefill_chunk=16, prompt_cache={"prefetch": "on", "min_prefix": 8}
     )
     with running(folder, settings) as engine:
-        checked = engine.snapshot.cache.background_tokens_computed  # at load
+        checked = engine.status.cache.background_tokens_computed  # at load
         async with open_api(engine, settings) as client:
             long = [{"role": "user", "content": "x" * 300}]
             await ask(client, long, "one", max_tokens=200)
             # Whether it has begun to look ahead or not, another conversation is answered.
             _, _, cached = await ask(client, [{"role": "user", "content": "hi"}], "two")
             assert cached < 60
-            await until(lambda: engine.snapshot.cache.prefetch_run == 2)
-            stats = engine.snapshot.cache
+            await until(lambda: engine.status.cache.prefetch_run == 2)
+            stats = engine.status.cache
             assert stats.prefetch_tokens == stats.background_tokens_computed - checked
 
 
@@ -221,7 +221,7 @@ async def test_switched_off_nothing_is_prefetched(tiny_models: TinyModels, tmp_p
         async with open_api(engine, settings) as client:
             for number in range(3):
                 await ask(client, [{"role": "user", "content": f"hi {number}" * 20}], "one")
-        stats = engine.snapshot.cache
+        stats = engine.status.cache
         assert (stats.prefetch_run, stats.prefetch_skipped, stats.prefetch_tokens) == (0, 0, 0)
 
 
@@ -251,11 +251,11 @@ async def test_at_most_one_chunk_is_between_a_request_and_its_start(
             waiting = asyncio.create_task(
                 ask(client, [{"role": "user", "content": "hi"}], "two", max_tokens=3, n=1)
             )
-            await until(lambda: engine.snapshot.waiting or engine._inbox.asked.submitted)
+            await until(lambda: engine.status.waiting or engine._inbox.asked.submitted)
             go_on.set()
             await waiting
-            await until(lambda: engine.snapshot.cache.prefetch_run == 2)
+            await until(lambda: engine.status.cache.prefetch_run == 2)
             # The request came while the second chunk was computed, and was answered before a third.
             assert answered_at_chunk[:2] == [0, 0]
             assert set(answered_at_chunk[2:]) == {1}
-            assert engine.snapshot.cache.prefetch_tokens > 100
+            assert engine.status.cache.prefetch_tokens > 100

@@ -57,7 +57,7 @@ def running(folder: Path, state: Path, **options: Any) -> Iterator[Engine]:
     engine.on_state(lambda state, _: ready.set() if state is not EngineState.LOADING else None)
     engine.start()
     assert ready.wait(60)
-    assert engine.snapshot.state is EngineState.READY, engine.snapshot.detail
+    assert engine.status.state is EngineState.READY, engine.status.detail
     try:
         yield engine
     finally:

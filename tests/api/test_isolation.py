@@ -48,7 +48,7 @@ class NoTokenizing:
 def looping(tiny_models: TinyModels, engine: Engine) -> ScriptedEngine:
     """An engine whose chat template does not end at one word."""
     folder = tiny_models.folder("llama", context_length=CONTEXT, chat_template=LOOPING)
-    return ScriptedEngine(load_tiny(folder).text, engine.snapshot)
+    return ScriptedEngine(load_tiny(folder).text, engine.status)
 
 
 def message(content: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ async def url(scripted: ScriptedEngine, settings: Callable[..., Settings]) -> As
 
 
 async def test_anthropics_client(url: str, scripted: ScriptedEngine) -> None:
-    model = scripted.snapshot.model
+    model = scripted.status.model
     assert model is not None
     async with AsyncAnthropic(base_url=url, api_key="k") as ai:
         page = await ai.models.list()
@@ -37,7 +37,7 @@ async def test_anthropics_client(url: str, scripted: ScriptedEngine) -> None:
 async def test_openais_client_and_the_length_of_the_context(
     url: str, scripted: ScriptedEngine
 ) -> None:
-    model = scripted.snapshot.model
+    model = scripted.status.model
     assert model is not None
     async with AsyncOpenAI(base_url=f"{url}v1", api_key="k") as ai:
         listed = (await ai.models.list()).data

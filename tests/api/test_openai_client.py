@@ -141,7 +141,7 @@ async def test_a_stream_that_is_closed_frees_its_place(
     first = await anext(aiter(stream))
     assert first.choices[0].delta.role == "assistant"
     await stream.close()
-    await until(lambda: not engine.snapshot.requests)
+    await until(lambda: not engine.status.requests)
 
 
 async def test_the_blocking_client(base_url: str) -> None:

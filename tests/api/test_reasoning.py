@@ -38,7 +38,7 @@ async def told(
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     codec = TextCodec(load_tokenizer(tmp_path), 330)
-    scripted = ScriptedEngine(codec, engine.snapshot)
+    scripted = ScriptedEngine(codec, engine.status)
     scripted.on_submit = lambda stream: say(
         stream, *(delta(t) for t in ("Hm,\n", "so", "</th", "ink>\n", "\nBecause.")), finished()
     )

@@ -40,7 +40,7 @@ def opened(engine: Engine, settings: Callable[..., Settings], tmp_path: Path) ->
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text('{"model_type": "llama"}')
     codec = TextCodec(load_tokenizer(folder), 330)
-    scripted = ScriptedEngine(codec, engine.snapshot)
+    scripted = ScriptedEngine(codec, engine.status)
     scripted.on_submit = lambda stream: say(
         stream, delta("Hm."), delta("</think>"), delta("So."), finished()
     )

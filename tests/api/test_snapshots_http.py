@@ -73,7 +73,7 @@ class Server:
         thought = "<think>\nHm.\n</think>\n\n" if self.thinks else ""
         talk.messages.append({"role": "assistant", "content": thought + text})
         # What it leaves behind is stored after it has been answered.
-        await self._until(lambda: not self.engine.snapshot.busy)
+        await self._until(lambda: not self.engine.status.busy)
         return text
 
     async def stats(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def serve(
         engine.on_state(lambda state, _: ready.set() if state is not EngineState.LOADING else None)
         engine.start()
         assert ready.wait(60)
-        assert engine.snapshot.state is EngineState.READY, engine.snapshot.detail
+        assert engine.status.state is EngineState.READY, engine.status.detail
         async with open_api(engine, settings) as client:
             yield Server(client, engine, until, thinks="<think>" in template)
 
@@ -248,6 +248,6 @@ async def test_what_limits_the_store_is_shown(serve: Open) -> None:
         assert stats["snapshot_capacity_bytes"] == 40_000_000
         assert (stats["snapshot_max_entries"], stats["snapshot_ttl_seconds"]) == (7, 123)
         assert 0 < stats["snapshot_bytes"] == stats["cache_bytes_total"]
-        model = server.engine.snapshot.model
+        model = server.engine.status.model
         assert model is not None
         assert (model.reuse, model.reuse_reason) == ("snapshots", "")

@@ -268,13 +268,13 @@ async def test_clients_that_leave_free_the_engine(
             "n": 2,
         }
         asked = [asyncio.ensure_future(client.post("/v1/completions", json=body)) for _ in range(8)]
-        await until(lambda: engine.snapshot.running)
+        await until(lambda: engine.status.running)
         for task in asked:
             if stream:
                 (await task).close()
             else:
                 task.cancel()
-        await until(lambda: not engine.snapshot.running and not engine.snapshot.waiting)
+        await until(lambda: not engine.status.running and not engine.status.waiting)
         answer = await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
         assert answer.status == 200
-    assert ("completions", "cancelled") in engine.snapshot.outcomes
+    assert ("completions", "cancelled") in engine.status.outcomes

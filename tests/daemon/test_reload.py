@@ -29,12 +29,12 @@ class Reloaded:
         self.engine = engine
         self._file = file
         self._reloader = Reloader(
-            read(), ApiKeys.none(), read, Metrics(lambda: engine.snapshot), engine=engine
+            read(), ApiKeys.none(), read, Metrics(lambda: engine.status), engine=engine
         )
 
     @property
     def capacity(self) -> int:
-        return self.engine.snapshot.cache.capacity_bytes
+        return self.engine.status.cache.capacity_bytes
 
     def with_file(self, text: str) -> dict[str, Any]:
         self._file.write_text(text)

@@ -55,7 +55,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def _ready(engine: Engine) -> Engine:
-    await _until(lambda: engine.snapshot.state is not EngineState.LOADING)
+    await _until(lambda: engine.status.state is not EngineState.LOADING)
     return engine
 
 
@@ -85,8 +85,8 @@ async def test_requests_run_and_are_counted(start: Start) -> None:
     streams = engine.submit([_request("a"), _request("b", 20)])
     results = await asyncio.gather(*map(_result, streams))
     assert [r.reason for r in results] == [FinishReason.LENGTH] * 2
-    await _until(lambda: not engine.snapshot.busy and engine.snapshot.running == 0)
-    snapshot = engine.snapshot
+    await _until(lambda: not engine.status.busy and engine.status.running == 0)
+    snapshot = engine.status
     assert snapshot.state is EngineState.READY
     assert snapshot.model is not None
     assert snapshot.model.batching == "full"
@@ -109,21 +109,21 @@ async def test_what_the_model_cannot_take_is_refused_before_it_is_queued(start: 
     assert bias.value.param == "logit_bias"
     with pytest.raises(InvalidRequestError, match="token id 999"):
         engine.submit([GenerationRequest("id", [1, 999], SamplingParams())])
-    assert engine.snapshot.requests == ()
+    assert engine.status.requests == ()
     assert not engine.cancel("ok")
 
 
 async def test_the_queue_has_a_limit_and_all_or_none_get_in(start: Start) -> None:
     engine = await _ready(start(max_batch_size=1, max_queue=2))
     running = engine.submit([_request("running", max_tokens=400)])[0]
-    await _until(lambda: engine.snapshot.running == 1)
+    await _until(lambda: engine.status.running == 1)
     waiting = engine.submit([_request("w1"), _request("w2")])
     with pytest.raises(QueueFullError) as full:
         engine.submit([_request("w3")])
     assert (full.value.waiting, full.value.limit) == (2, 2)
     assert full.value.retry_after >= 1
-    await _until(lambda: engine.snapshot.queue_rejections == 1)
-    assert engine.snapshot.outcomes["completions", "rejected"] == 1
+    await _until(lambda: engine.status.queue_rejections == 1)
+    assert engine.status.outcomes["completions", "rejected"] == 1
     assert running.cancel()
     results = await asyncio.gather(*map(_result, [running, *waiting]))
     assert results[0].reason is FinishReason.CANCELLED
@@ -133,11 +133,11 @@ async def test_the_queue_has_a_limit_and_all_or_none_get_in(start: Start) -> Non
 async def test_a_cancelled_stream_frees_its_place(start: Start) -> None:
     engine = await _ready(start())
     stream = engine.submit([_request("a", max_tokens=500)])[0]
-    await _until(lambda: any(r.phase == "decode" for r in engine.snapshot.requests))
+    await _until(lambda: any(r.phase == "decode" for r in engine.status.requests))
     assert stream.cancel()
     result = await _result(stream)
     assert result.reason is FinishReason.CANCELLED
-    await _until(lambda: engine.snapshot.requests == ())
+    await _until(lambda: engine.status.requests == ())
     assert not engine.cancel("a")
 
 
@@ -159,10 +159,10 @@ async def test_an_engine_fault_fails_what_runs_and_the_next_request_works(
             assert isinstance(end, Failed)
             assert end.kind is FailureKind.ENGINE
             assert "ZeroDivisionError" in end.message
-    await _until(lambda: engine.snapshot.fault != "" and not engine.snapshot.busy)
-    assert engine.snapshot.faults == 3
+    await _until(lambda: engine.status.fault != "" and not engine.status.busy)
+    assert engine.status.faults == 3
     assert (await _result(engine.submit([_request("again")])[0])).tokens == want
-    await _until(lambda: engine.snapshot.fault == "")
+    await _until(lambda: engine.status.fault == "")
 
 
 async def test_draining_finishes_what_runs_and_takes_no_more(start: Start) -> None:
@@ -172,18 +172,18 @@ async def test_draining_finishes_what_runs_and_takes_no_more(start: Start) -> No
     with pytest.raises(NotReadyError, match="draining"):
         engine.submit([_request("b")])
     assert (await _result(stream)).reason is FinishReason.LENGTH
-    await _until(lambda: engine.snapshot.state is EngineState.DRAINING)
+    await _until(lambda: engine.status.state is EngineState.DRAINING)
 
 
 async def test_stopping_fails_what_runs(start: Start) -> None:
     engine = await _ready(start())
     stream = engine.submit([_request("a", max_tokens=500)])[0]
-    await _until(lambda: engine.snapshot.running == 1)
+    await _until(lambda: engine.status.running == 1)
     await asyncio.to_thread(engine.stop, 30)
     end = (await _result(stream)).end
     assert isinstance(end, Failed)
     assert end.kind is FailureKind.SHUTDOWN
-    assert engine.snapshot.state is EngineState.STOPPED
+    assert engine.status.state is EngineState.STOPPED
     with pytest.raises(NotReadyError, match="stopped"):
         engine.submit([_request("b")])
     with pytest.raises(NotReadyError, match="stopped"):
@@ -199,13 +199,13 @@ async def test_a_model_that_does_not_load_is_told(tmp_path: Path) -> None:
     seen: list[tuple[EngineState, str]] = []
     engine.on_state(lambda state, detail: seen.append((state, detail)))
     engine.start()
-    await _until(lambda: engine.snapshot.state is EngineState.FAILED)
+    await _until(lambda: engine.status.state is EngineState.FAILED)
     assert engine.stop(30)
     assert seen == [
         (EngineState.LOADING, "reading weights"),
         (EngineState.FAILED, "no weights in here"),
     ]
-    assert engine.snapshot.detail == "no weights in here"
+    assert engine.status.detail == "no weights in here"
     with pytest.raises(NotReadyError):
         _ = engine.text
 
@@ -214,18 +214,18 @@ async def test_flush_and_resize_between_steps(start: Start) -> None:
     engine = await _ready(start(prompt_cache={"min_prefix": 4}))
     streams = engine.submit([_request("a", 40), _request("b", 60)])
     await asyncio.gather(*map(_result, streams))
-    await _until(lambda: engine.snapshot.cache.entries == 2)
-    held = engine.snapshot.cache.bytes
+    await _until(lambda: engine.status.cache.entries == 2)
+    held = engine.status.cache.bytes
     trial = await asyncio.wrap_future(engine.cache.flush(dry_run=True))
     assert (trial.entries, trial.bytes, trial.dry_run) == (2, held, True)
     small = await asyncio.wrap_future(engine.cache.resize(BudgetChange(max_entries=1)))
     assert small.evicted_entries == 1
-    assert engine.snapshot.cache.entries == 1
-    assert engine.snapshot.cache.evictions_resize == 1
+    assert engine.status.cache.entries == 1
+    assert engine.status.cache.evictions_resize == 1
     done = await asyncio.wrap_future(engine.cache.flush())
     assert done.entries == 1
-    assert engine.snapshot.cache.bytes == 0
-    stats = engine.snapshot.cache
+    assert engine.status.cache.bytes == 0
+    stats = engine.status.cache
     assert stats.inserts == stats.entries + stats.evictions_resize + stats.evictions_flush
 
 
@@ -236,7 +236,7 @@ async def test_a_store_that_began_at_zero_is_the_same_once_it_has_room(
     engine = await _ready(start(prompt_cache={"min_prefix": 4, limit: 0}))
     (stream,) = engine.submit([_request("off", 40)])
     await _result(stream)
-    assert not engine.snapshot.cache.enabled
+    assert not engine.status.cache.enabled
     await asyncio.wrap_future(
         engine.cache.resize(BudgetChange(capacity_bytes=1 << 20, max_entries=10))
     )
@@ -245,8 +245,8 @@ async def test_a_store_that_began_at_zero_is_the_same_once_it_has_room(
         end = (await _result(stream)).end
         assert end is not None
         assert end.usage.cached_tokens == expected
-    await _until(lambda: engine.snapshot.cache.replaced == 1)
-    assert engine.snapshot.cache.paged_blocks_live > 0
+    await _until(lambda: engine.status.cache.replaced == 1)
+    assert engine.status.cache.paged_blocks_live > 0
 
 
 async def test_the_trace_is_switched_while_it_runs(
@@ -257,7 +257,7 @@ async def test_the_trace_is_switched_while_it_runs(
     await _result(engine.submit([_request("a", 40)])[0])
     await _until(lambda: len(engine.cache.trace_tail(10)) == 1)
     engine.cache.set_trace(True)
-    assert engine.snapshot.trace_enabled
+    assert engine.status.trace_enabled
     await _result(engine.submit([_request("b", 60)])[0])
     await _until(lambda: len(engine.cache.trace_tail(10)) == 2)
     engine.cache.set_trace(False)
@@ -271,8 +271,8 @@ async def test_little_is_reserved_while_little_is_stored(start: Start) -> None:
     engine = await _ready(start(kv_cache_budget=64 << 20))
     (stream,) = engine.submit([_request("short", 40)])
     await _result(stream)
-    await _until(lambda: engine.snapshot.cache.paged_blocks_live > 0)
-    cache = engine.snapshot.cache
+    await _until(lambda: engine.status.cache.paged_blocks_live > 0)
+    cache = engine.status.cache
     assert cache.paged_blocks_allocated * cache.block_size == 256
 
 
@@ -310,7 +310,7 @@ async def test_an_engine_that_cannot_give_memory_back_goes_on(
     engine = await _ready(start())
 
     def faulted(times: int) -> bool:
-        return engine.snapshot.faults == times
+        return engine.status.faults == times
 
     for times in (1, 2):
         (stream,) = engine.submit([_request(f"work {times}")])
@@ -320,16 +320,16 @@ async def test_an_engine_that_cannot_give_memory_back_goes_on(
 
 async def test_the_self_check_runs_between_steps_and_is_told(start: Start) -> None:
     engine = await _ready(start())
-    computed = engine.snapshot.cache.background_tokens_computed
+    computed = engine.status.cache.background_tokens_computed
     assert computed > 0  # by the check at load
     stream = engine.submit([_request("long", max_tokens=60)])[0]
     report = await asyncio.wrap_future(engine.cache.verify())
     assert report.passed
     assert [check.kind for check in report.checks] == ["pageable", "live"]
     assert (await _result(stream)).reason is FinishReason.LENGTH
-    assert engine.snapshot.model is not None
-    assert (engine.snapshot.model.reuse, engine.snapshot.model.reuse_reason) == ("blocks", "")
-    assert engine.snapshot.cache.background_tokens_computed == 2 * computed
+    assert engine.status.model is not None
+    assert (engine.status.model.reuse, engine.status.model.reuse_reason) == ("blocks", "")
+    assert engine.status.cache.background_tokens_computed == 2 * computed
 
 
 async def test_a_model_that_fails_its_self_check_is_served_uncached(
@@ -340,8 +340,8 @@ async def test_a_model_that_fails_its_self_check_is_served_uncached(
 
     monkeypatch.setattr(snapshots, "restore", refuse)
     engine = await _ready(start())
-    assert engine.snapshot.state is EngineState.READY
-    model = engine.snapshot.model
+    assert engine.status.state is EngineState.READY
+    model = engine.status.model
     assert model is not None
     assert model.reuse == "none"
     assert "this cannot be put back" in model.reuse_reason
@@ -349,9 +349,9 @@ async def test_a_model_that_fails_its_self_check_is_served_uncached(
         result = await _result(engine.submit([_request(name, 80)])[0])
         assert isinstance(result.end, Finished)
         assert result.end.usage.cached_tokens == 0
-    await _until(lambda: not engine.snapshot.busy)
-    stats = engine.snapshot.cache
+    await _until(lambda: not engine.status.busy)
+    stats = engine.status.cache
     assert (stats.enabled, stats.entries, stats.lookups) == (False, 0, 0)
     # A resize does not bring it back.
     await asyncio.wrap_future(engine.cache.resize(BudgetChange(capacity_bytes=1 << 20)))
-    assert not engine.snapshot.cache.enabled
+    assert not engine.status.cache.enabled

@@ -12,7 +12,7 @@ import pytest
 from engine_harness import CoreHarness
 from mlxceld.engine import core as engine_core
 from mlxceld.engine.events import Delta
-from mlxceld.engine.stream import Bell, EventStream, deliver
+from mlxceld.engine.stream import EventStream, Wakeup, deliver
 
 Make = Callable[..., CoreHarness]
 
@@ -59,7 +59,7 @@ async def test_tokens_go_out_when_the_next_step_is_built_and_not_started(
         deliver(batch)
 
     monkeypatch.setattr(mx, "async_eval", note_start)
-    monkeypatch.setattr("mlxceld.engine.answers.deliver", note_delivery)
+    monkeypatch.setattr("mlxceld.engine.output_processor.deliver", note_delivery)
     await harness.step(3)
     assert order == ["deliver", "start"] * 3
     await harness.run()
@@ -89,7 +89,7 @@ async def test_tokens_do_not_wait_for_a_prompts_chunk(
 
 async def test_waiting_for_an_event_costs_one_future(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = EventStream("a", lambda _: True)
-    bell = Bell()
+    bell = Wakeup()
     stream.share(bell)
     loop = asyncio.get_running_loop()
     made = 0

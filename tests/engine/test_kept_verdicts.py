@@ -53,7 +53,7 @@ def start(tiny_models: TinyModels, tmp_path: Path) -> Iterator[Start]:
         running.append(engine)
         engine.start()
         async with asyncio.timeout(60):
-            while engine.snapshot.state is EngineState.LOADING:
+            while engine.status.state is EngineState.LOADING:
                 await asyncio.sleep(0.002)
         return engine
 
@@ -63,8 +63,8 @@ def start(tiny_models: TinyModels, tmp_path: Path) -> Iterator[Start]:
 
 
 def _model(engine: Engine) -> ModelStatus:
-    assert engine.snapshot.model is not None
-    return engine.snapshot.model
+    assert engine.status.model is not None
+    return engine.status.model
 
 
 async def test_the_second_start_makes_no_check(
@@ -116,7 +116,7 @@ async def test_a_check_that_fails_is_obeyed_by_later_starts(
     engine = await start()
     assert len(made) == 3
     assert _model(engine).reuse == "none"
-    assert not engine.snapshot.cache.enabled
+    assert not engine.status.cache.enabled
 
 
 async def test_what_fails_in_service_is_told_and_known_to_the_next_start(
@@ -142,9 +142,9 @@ async def test_what_fails_in_service_is_told_and_known_to_the_next_start(
                 result.add([event])
         assert result.reason is FinishReason.LENGTH
     async with asyncio.timeout(60):
-        while engine.snapshot.busy or _model(engine).sharing == "read in place":
+        while engine.status.busy or _model(engine).sharing == "read in place":
             await asyncio.sleep(0.002)
     assert _model(engine).sharing == "gathered in each step"
     assert "attention" in _model(engine).sharing_reason
-    assert engine.snapshot.faults == 0
+    assert engine.status.faults == 0
     assert _model(await start("deepseek_v3")).sharing == "gathered in each step"

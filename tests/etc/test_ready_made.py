@@ -19,7 +19,7 @@ from aiohttp import ClientError, ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from mlxceld.telemetry.metrics import Metrics
-from mlxceld.telemetry.status import EngineSnapshot, ModelStatus
+from mlxceld.telemetry.status import EngineStatus, ModelStatus
 from stack_harness import Stack, open_stack
 from tiny_models import TinyModels
 
@@ -38,7 +38,7 @@ MODEL = ModelStatus("m", "m", "llama", "cpu", "float32", 128, 320, 1, 1, {}, "fu
 
 
 def _families() -> list[Any]:
-    body, _ = Metrics(lambda: EngineSnapshot(model=MODEL)).render("")
+    body, _ = Metrics(lambda: EngineStatus(model=MODEL)).render("")
     return list(text_string_to_metric_families(body.decode()))
 
 
@@ -142,7 +142,7 @@ def test_promtool_is_content(arguments: tuple[str, ...]) -> None:
 
 @needs_promtool
 def test_promtool_has_no_complaint_about_the_metrics() -> None:
-    body, _ = Metrics(lambda: EngineSnapshot(model=MODEL)).render("")
+    body, _ = Metrics(lambda: EngineStatus(model=MODEL)).render("")
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=body, capture_output=True, timeout=60, check=False
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlxceld.kv import exponentials
-from mlxceld.kv.exponentials import NATURAL, ON_HOST, POWERS_OF_TWO, Exponentials
+from mlxceld.kv.softmax_kernel import NATURAL, ON_HOST, POWERS_OF_TWO, SoftmaxKernel
 
 WAYS = {"natural": NATURAL, "powers of two": POWERS_OF_TWO, "on host": ON_HOST}
 CUTS = {"one piece": [], "two": [700], "three": [1, 650]}
@@ -25,7 +25,7 @@ def _scores(factor: float = 1.0) -> mx.array:
 
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_they_are_mlx_s_softmax(way: Exponentials, cuts: list[int]) -> None:
+def test_they_are_mlx_s_softmax(way: SoftmaxKernel, cuts: list[int]) -> None:
     want = mx.softmax(_scores(), axis=-1)
     scores = _scores(way.factor)
     pieces = mx.split(scores, cuts, axis=-1) if cuts else [scores]
@@ -49,11 +49,11 @@ def test_on_the_host_pieces_are_overwritten_in_place_views_too() -> None:
 def test_which_way_is_taken() -> None:
     many = exponentials._MANY_SCORES
     if mx.default_device() != mx.cpu:
-        assert exponentials.exponentials_for(many, mx.float32) is NATURAL
+        assert exponentials.softmax_kernel_for(many, mx.float32) is NATURAL
         return
-    assert exponentials.exponentials_for(many, mx.float32) is ON_HOST
-    assert exponentials.exponentials_for(many - 1, mx.float32) is POWERS_OF_TWO
-    assert exponentials.exponentials_for(many, mx.bfloat16) is POWERS_OF_TWO
+    assert exponentials.softmax_kernel_for(many, mx.float32) is ON_HOST
+    assert exponentials.softmax_kernel_for(many - 1, mx.float32) is POWERS_OF_TWO
+    assert exponentials.softmax_kernel_for(many, mx.bfloat16) is POWERS_OF_TWO
 
 
 def test_half_precision_is_summed_in_single() -> None:

@@ -143,7 +143,7 @@ def test_cache_stats_as_a_table_and_as_the_apis_own_numbers(ctl):
     assert "0 of 1 lookups (0.0%)" in shown
     assert "prefix_too_short  1" in shown
     assert not any(line != line.rstrip() for line in shown.splitlines())
-    stats = ctl.engine.snapshot.cache.as_dict()
+    stats = ctl.engine.status.cache.as_dict()
     answer = ctl("cache", "stats", "-o", "json").json
     assert {name: answer[name] for name in stats} == stats
 

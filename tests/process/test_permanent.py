@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlxceld.config.paths import failure_file
-from mlxceld.process.permanent import end_of_start, start_went_well
+from mlxceld.process.permanent import failed_start_exit_code, start_went_well
 
 LAUNCHD = {"XPC_SERVICE_NAME": "org.mlxceld.daemon"}
 SYSTEMD = {"NOTIFY_SOCKET": "/run/notify"}
@@ -27,7 +27,7 @@ SYSTEMD = {"NOTIFY_SOCKET": "/run/notify"}
 def test_only_launchd_is_told_that_a_permanent_fault_is_well(
     tmp_path: Path, environ: dict[str, str], permanent: bool, code: int
 ) -> None:
-    ended = end_of_start(
+    ended = failed_start_exit_code(
         "no such model", os.EX_CONFIG, tmp_path / "s", permanent=permanent, environ=environ
     )
     assert ended == code
@@ -35,7 +35,7 @@ def test_only_launchd_is_told_that_a_permanent_fault_is_well(
 
 
 def test_the_failure_is_kept_until_a_start_goes_well(tmp_path: Path) -> None:
-    end_of_start("no such model", 1, tmp_path, permanent=True, environ=SYSTEMD)
+    failed_start_exit_code("no such model", 1, tmp_path, permanent=True, environ=SYSTEMD)
     kept = json.loads(failure_file(tmp_path).read_text())
     assert (kept["text"], kept["exit_code"], kept["permanent"]) == ("no such model", 1, True)
     start_went_well(tmp_path)
@@ -45,4 +45,4 @@ def test_the_failure_is_kept_until_a_start_goes_well(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_no_second_fault(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert end_of_start("x", 1, tmp_path / "file", permanent=True, environ=LAUNCHD) == 0
+    assert failed_start_exit_code("x", 1, tmp_path / "file", permanent=True, environ=LAUNCHD) == 0

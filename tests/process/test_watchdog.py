@@ -5,25 +5,25 @@ import pytest
 
 from mlxceld.process.notify import Notifier
 from mlxceld.process.watchdog import IDLE_SECONDS, engine_moves, keep_watchdog
-from mlxceld.telemetry.status import EngineSnapshot, EngineState
+from mlxceld.telemetry.status import EngineState, EngineStatus
 
 
 @pytest.mark.parametrize("state", [EngineState.READY, EngineState.DRAINING])
 def test_a_busy_engine_must_move_within_the_period(state: EngineState) -> None:
-    snapshot = EngineSnapshot(state=state, busy=True, heartbeat=100.0)
+    snapshot = EngineStatus(state=state, busy=True, heartbeat=100.0)
     assert engine_moves(snapshot, 110.0, 10.0)
     assert not engine_moves(snapshot, 110.1, 10.0)
 
 
 def test_an_idle_engine_turns_over_now_and_then() -> None:
-    snapshot = EngineSnapshot(state=EngineState.READY, heartbeat=100.0)
+    snapshot = EngineStatus(state=EngineState.READY, heartbeat=100.0)
     assert engine_moves(snapshot, 110.0 + IDLE_SECONDS, 10.0)
     assert not engine_moves(snapshot, 110.1 + IDLE_SECONDS, 10.0)
 
 
 @pytest.mark.parametrize("state", [EngineState.LOADING, EngineState.STOPPED, EngineState.FAILED])
 def test_outside_of_service_other_limits_hold(state: EngineState) -> None:
-    assert engine_moves(EngineSnapshot(state=state, busy=True), 1e9, 10.0)
+    assert engine_moves(EngineStatus(state=state, busy=True), 1e9, 10.0)
 
 
 class Recorded(Notifier):

@@ -8,13 +8,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlxceld.prompt_cache.dense_store import DenseStore
 from mlxceld.prompt_cache.departures import KEPT, Departure, Departures
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.radix import TYPE_CODE
 from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
 from mlxceld.prompt_cache.trace import Trace
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 BUCKET = Bucket("m", "sig")
 BUDGET = Budget(10_000, 100, 60.0, 5_000, 50, 7200.0)
@@ -65,7 +65,7 @@ def test_only_the_newest_are_kept() -> None:
 def test_a_store_notes_each_way_of_leaving() -> None:
     now = [0.0]
     trace = Trace(lambda: 0)
-    store: PrefixStore[str] = PrefixStore(
+    store: DenseStore[str] = DenseStore(
         BUDGET, lambda: now[0], trace.emit, RejectLog(lambda: 0), min_prefix=2
     )
 

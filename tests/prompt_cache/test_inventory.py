@@ -6,6 +6,7 @@ import pytest
 
 from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.prompt_cache.block_store import BlockStore
+from mlxceld.prompt_cache.dense_store import DenseStore
 from mlxceld.prompt_cache.inventory import list_entries
 from mlxceld.prompt_cache.key import Bucket, session_hash
 from mlxceld.prompt_cache.match import Query
@@ -14,7 +15,6 @@ from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange, PinError
 from mlxceld.prompt_cache.snapshot_entry import Origin
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 BUCKET = Bucket("m", "sig")
 BUDGET = Budget(1000, 10, 0, 0, 0, 0)
@@ -63,7 +63,7 @@ def test_blocks_are_told_apart_as_shared_and_own_and_the_session_is_hashed():
 
 
 def test_a_whole_prefix_has_the_size_of_its_state():
-    store: PrefixStore[str] = PrefixStore(
+    store: DenseStore[str] = DenseStore(
         BUDGET, lambda: 0.0, lambda *a, **k: None, RejectLog(lambda: 0)
     )
     store.insert(BUCKET, "s", [1, 2, 3], "kv", 70)
@@ -75,7 +75,7 @@ def test_a_whole_prefix_has_the_size_of_its_state():
 def test_the_newest_uses_come_first_over_all_stores_and_the_rest_is_counted():
     clock = Clock()
     stores = [
-        PrefixStore(BUDGET, clock, lambda *a, **k: None, RejectLog(lambda: 0)) for _ in range(2)
+        DenseStore(BUDGET, clock, lambda *a, **k: None, RejectLog(lambda: 0)) for _ in range(2)
     ]
     for at in range(4):
         clock.now = float(at)
@@ -154,7 +154,7 @@ def test_what_is_not_stored_or_used_up_by_its_adopter_cannot_be_pinned():
     pool = Pool()
     with pytest.raises(PinError, match="could not be stored"):
         paged(pool, Clock()).pin(BUCKET, "a", as_tokens([1, 2]))
-    whole: PrefixStore[str] = PrefixStore(
+    whole: DenseStore[str] = DenseStore(
         BUDGET, lambda: 0.0, lambda *a, **k: None, RejectLog(lambda: 0)
     )
     whole.insert(BUCKET, "s", [1, 2, 3], "kv", 70)

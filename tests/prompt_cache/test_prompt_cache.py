@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mlxceld.kv.blocks import BlockAllocator
 from mlxceld.prompt_cache.block_store import BlockStore
+from mlxceld.prompt_cache.dense_store import DenseStore
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.match import Match, Purpose, Query
 from mlxceld.prompt_cache.prompt_cache import PromptCache
@@ -19,7 +20,6 @@ from mlxceld.prompt_cache.rejects import RejectLog
 from mlxceld.prompt_cache.reports import Budget, BudgetChange, GenerationConflictError, PinError
 from mlxceld.prompt_cache.snapshot_entry import Origin
 from mlxceld.prompt_cache.snapshot_store import SnapshotStore
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 BUCKET = Bucket("m", "sig")
 BUDGET = Budget(120, 6, 50, 60, 5, 50)
@@ -56,7 +56,7 @@ class Bench:
         )
         terms: Any = (budget, self.cache.clock, self.cache.on_event, self.cache.rejects)
         self.blocks = self.cache.add(BlockStore(self.pool, *terms, min_prefix=min_prefix))
-        self.whole: PrefixStore[str] = self.cache.add(PrefixStore(*terms, min_prefix=min_prefix))
+        self.whole: DenseStore[str] = self.cache.add(DenseStore(*terms, min_prefix=min_prefix))
         self.kept: SnapshotStore[str] = self.cache.add(
             SnapshotStore(None, *terms, min_prefix=min_prefix)
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from mlxceld.prompt_cache.dense_store import DenseStore
 from mlxceld.prompt_cache.key import Bucket, session_hash
 from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.prompt_cache import PromptCache
@@ -14,7 +15,6 @@ from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
 from mlxceld.prompt_cache.stats import fill
 from mlxceld.prompt_cache.trace import Trace
-from mlxceld.prompt_cache.whole_store import PrefixStore
 from mlxceld.telemetry.cache_stats import CacheStats
 
 BUCKET = Bucket("m", "sig")
@@ -36,7 +36,7 @@ class Bench:
         self.clock = Clock()
         self.rejects = RejectLog(lambda: int(self.clock.now * 1000))
         self.trace = Trace(lambda: int(self.clock.now * 1000))
-        self.store: PrefixStore[str] = PrefixStore(
+        self.store: DenseStore[str] = DenseStore(
             budget,
             self.clock,
             self.trace.emit,

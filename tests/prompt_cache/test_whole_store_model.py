@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from mlxceld.prompt_cache.dense_store import DenseStore
 from mlxceld.prompt_cache.key import Bucket
 from mlxceld.prompt_cache.match import Query
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
 from mlxceld.prompt_cache.reports import Budget, BudgetChange
-from mlxceld.prompt_cache.whole_store import PrefixStore
 
 MIN_PREFIX = 2
 BUCKETS = st.sampled_from([Bucket("m", "a"), Bucket("m", "b")])
@@ -42,7 +42,7 @@ class StoreAgainstOracle(RuleBasedStateMachine):
         self.budget = Budget(100, 4, 50, 0, 0, 0)
         self.stored: list[Stored] = []
         self.serial = 0
-        self.store: PrefixStore[int] = PrefixStore(
+        self.store: DenseStore[int] = DenseStore(
             self.budget,
             lambda: self.now,
             lambda event, **details: None,

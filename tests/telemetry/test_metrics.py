@@ -8,7 +8,7 @@ from mlxceld.telemetry.histogram import Histogram
 from mlxceld.telemetry.metrics import OUTCOMES, Metrics
 from mlxceld.telemetry.process_metrics import PortableProcessCollector
 from mlxceld.telemetry.refusals import CODES, ENDPOINTS, RefusalCounts
-from mlxceld.telemetry.status import EngineSnapshot, EngineState, MemoryStatus, ModelStatus
+from mlxceld.telemetry.status import EngineState, EngineStatus, MemoryStatus, ModelStatus
 
 MODEL = ModelStatus(
     id="tiny",
@@ -68,7 +68,7 @@ def value(found: dict, name: str, **labels: str) -> float:
 
 
 def test_every_name_is_there_at_the_first_scrape() -> None:
-    found = scrape(Metrics(EngineSnapshot))
+    found = scrape(Metrics(EngineStatus))
     names = {name for name, _ in found}
     assert {f"mlxcel_{name}" for name in PROMISED_NAMES.split()} <= names
     assert {
@@ -85,7 +85,7 @@ def test_refusals_are_counted_by_outcome_and_by_code() -> None:
         refusals.add("chat", code)
     refusals.add("other", "unknown_url")
     outcomes = {("chat", "rejected"): 1, ("chat", "stop"): 4}
-    found = scrape(Metrics(lambda: EngineSnapshot(outcomes=outcomes), refusals))
+    found = scrape(Metrics(lambda: EngineStatus(outcomes=outcomes), refusals))
     assert value(found, "requests_total", endpoint="chat", outcome="refused") == 2
     assert value(found, "requests_total", endpoint="chat", outcome="rejected") == 1
     assert value(found, "requests_total", endpoint="chat", outcome="stop") == 4
@@ -95,7 +95,7 @@ def test_refusals_are_counted_by_outcome_and_by_code() -> None:
 
 
 def test_every_label_value_is_zero_at_the_first_scrape() -> None:
-    found = scrape(Metrics(EngineSnapshot))
+    found = scrape(Metrics(EngineStatus))
     for endpoint in ENDPOINTS:
         for outcome in OUTCOMES:
             assert value(found, "requests_total", endpoint=endpoint, outcome=outcome) == 0
@@ -123,7 +123,7 @@ def test_distinct_numbers_land_under_their_own_names() -> None:
     cache = replace(CacheStats(), **numbers)
     found = scrape(
         Metrics(
-            lambda: EngineSnapshot(
+            lambda: EngineStatus(
                 state=EngineState.READY,
                 model=MODEL,
                 running=3,
@@ -189,7 +189,7 @@ def test_buckets_are_cumulative_and_bounds_inclusive() -> None:
     histogram = Histogram((1.0, 2.0, 4.0))
     for seen in (1.0, 1.5, 4.0, 9.0):
         histogram.observe(seen)
-    found = scrape(Metrics(lambda: EngineSnapshot(histograms={"batch_size": histogram.snapshot()})))
+    found = scrape(Metrics(lambda: EngineStatus(histograms={"batch_size": histogram.snapshot()})))
     assert [value(found, "batch_size_bucket", le=le) for le in ("1.0", "2.0", "4.0", "+Inf")] == [
         1,
         2,
@@ -203,9 +203,9 @@ def test_buckets_are_cumulative_and_bounds_inclusive() -> None:
 def test_one_scrape_reads_one_snapshot() -> None:
     reads = []
 
-    def snapshot() -> EngineSnapshot:
+    def snapshot() -> EngineStatus:
         reads.append(None)
-        return EngineSnapshot(running=len(reads), waiting=len(reads))
+        return EngineStatus(running=len(reads), waiting=len(reads))
 
     metrics = Metrics(snapshot)
     for expected in (1, 2):
@@ -214,7 +214,7 @@ def test_one_scrape_reads_one_snapshot() -> None:
 
 
 def test_a_failed_reload_shows_until_one_goes_through() -> None:
-    metrics = Metrics(EngineSnapshot)
+    metrics = Metrics(EngineStatus)
     assert value(scrape(metrics), "config_last_reload_successful") == 1
     metrics.reload_successful = False
     assert value(scrape(metrics), "config_last_reload_successful") == 0
@@ -224,16 +224,14 @@ def test_a_failed_reload_shows_until_one_goes_through() -> None:
 
 def test_a_fault_or_any_state_but_ready_is_not_ready() -> None:
     for state in EngineState:
-        found = scrape(Metrics(lambda state=state: EngineSnapshot(state=state)))
+        found = scrape(Metrics(lambda state=state: EngineStatus(state=state)))
         assert value(found, "ready") == (state is EngineState.READY)
-    faulty = EngineSnapshot(state=EngineState.READY, fault="three in a row")
+    faulty = EngineStatus(state=EngineState.READY, fault="three in a row")
     assert value(scrape(Metrics(lambda: faulty)), "ready") == 0
 
 
 def test_openmetrics_is_given_to_who_asks() -> None:
-    body, content_type = Metrics(EngineSnapshot).render(
-        "application/openmetrics-text;version=1.0.0"
-    )
+    body, content_type = Metrics(EngineStatus).render("application/openmetrics-text;version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
 

@@ -58,7 +58,7 @@ async def post_messages(request: web.Request) -> web.StreamResponse:
         ),
     )
     # Where nothing is kept nothing is created.
-    marked = prepared.marked_tokens if context.engine.snapshot.cache.enabled else 0
+    marked = prepared.marked_tokens if context.engine.status.cache.enabled else 0
     reader = prepared.reader(lambda: f"toolu_{context.ids()}")
     head = {
         "id": f"msg_{request[REQUEST_ID]}",

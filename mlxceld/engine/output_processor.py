@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Answers:
+class OutputProcessor:
     """Collects the events of a step until :meth:`hand_over`, and has ``recorder`` count them.
 
     Knows nothing of batch and caches: whether a sequence goes on is decided by who asks.

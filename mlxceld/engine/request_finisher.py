@@ -11,8 +11,8 @@ from mlxceld.engine.events import FailureKind, FinishReason
 from mlxceld.engine.sequence import Phase, Sequence
 
 if TYPE_CHECKING:
-    from mlxceld.engine.answers import Answers
     from mlxceld.engine.batch import DecodeBatch
+    from mlxceld.engine.output_processor import OutputProcessor
     from mlxceld.engine.prefix_cache import PrefixMemory
     from mlxceld.engine.row_allocator import RowAllocator
     from mlxceld.engine.scheduler import Scheduler
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Endings:
+class RequestFinisher:
     """Takes sequences out of ``in_flight``, which is the core's own dictionary by request id.
 
     Callers are told at once; what well-ended sequences leave is kept until :meth:`store`. ``count``
@@ -34,7 +34,7 @@ class Endings:
         batch: DecodeBatch,
         allocator: RowAllocator,
         reuse: PrefixMemory,
-        answers: Answers,
+        answers: OutputProcessor,
         clock: Callable[[], float],
     ) -> None:
         self._in_flight = in_flight

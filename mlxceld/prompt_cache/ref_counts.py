@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Holders(Generic[T]):
+class RefCounts(Generic[T]):
     """Counts, by block (id or hash), the entries that have it. ``len`` is how many are held."""
 
     def __init__(self, tables: Iterable[Iterable[T]] = ()) -> None:
@@ -24,7 +24,7 @@ class Holders(Generic[T]):
         return block in self._counts
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Holders) and self._counts == other._counts
+        return isinstance(other, RefCounts) and self._counts == other._counts
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -52,9 +52,9 @@ class Holders(Generic[T]):
         """How many are held, counted for each entry."""
         return self._counts.total()
 
-    def copy(self) -> Holders[T]:
+    def copy(self) -> RefCounts[T]:
         """The same counts, to try something on."""
-        other: Holders[T] = Holders()
+        other: RefCounts[T] = RefCounts()
         other._counts = Counter(self._counts)
         return other
 

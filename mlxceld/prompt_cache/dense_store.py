@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from mlxceld.prompt_cache.entry_store import EntryStore
 from mlxceld.prompt_cache.key import Bucket
-from mlxceld.prompt_cache.ledger import Ledger
 from mlxceld.prompt_cache.match import Match, Purpose, Query
 from mlxceld.prompt_cache.radix import TYPE_CODE, common_length
 from mlxceld.prompt_cache.rejects import RejectLog, RejectReason
@@ -18,7 +18,7 @@ from mlxceld.prompt_cache.whole_entry import Entry, Taken
 P = TypeVar("P")
 
 
-class PrefixStore(Ledger[Entry[P]], Generic[P]):
+class DenseStore(EntryStore[Entry[P]], Generic[P]):
     """Keeps donated prefixes within a budget of bytes, entries and idle time.
 
     The budget holds after every call; nothing that left is found again. An entry is used once,
@@ -97,7 +97,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         return None
 
     def find(self, query: Query) -> tuple[int, Entry[P]] | None:
-        """See :class:`Ledger`: the longest entry that is wholly contained in the prompt.
+        """See :class:`EntryStore`: the longest entry that is wholly contained in the prompt.
 
         An entry of one token more is found too where its payload can be trimmed, so that a prompt
         that was seen whole is reused. Among equally long matches the session's own wins.
@@ -120,7 +120,7 @@ class PrefixStore(Ledger[Entry[P]], Generic[P]):
         return best
 
     def usable_length(self, entry: Entry[P], query: Query) -> int:
-        """See :class:`Ledger`."""
+        """See :class:`EntryStore`."""
         length, matched = len(entry.tokens), min(len(entry.tokens), query.max_len)
         if entry.bucket != query.bucket or matched < self.min_prefix:
             return 0

@@ -36,7 +36,7 @@ STORE_NAME = "kv"
 E = TypeVar("E", bound=StoredPrefix)
 
 
-class Ledger(abc.ABC, Generic[E]):
+class EntryStore(abc.ABC, Generic[E]):
     """Entries by prefix and by use, within a budget of bytes, entries and idle time.
 
     Belongs to one thread. ``clock`` is monotonic, in seconds. ``min_prefix`` is the fewest tokens

@@ -22,7 +22,7 @@ Numerators = tuple[list[mx.array], mx.array]
 
 
 @dataclass(frozen=True, slots=True)
-class Exponentials:
+class SoftmaxKernel:
     """One way to compute the numerators of a softmax over the last axes of several pieces.
 
     ``factor`` is what scores are multiplied by before they are given to ``of``. The pieces have
@@ -34,7 +34,7 @@ class Exponentials:
     of: Callable[[Sequence[mx.array]], Numerators]
 
 
-def exponentials_for(scores: int, dtype: mx.Dtype) -> Exponentials:
+def softmax_kernel_for(scores: int, dtype: mx.Dtype) -> SoftmaxKernel:
     """The quickest way for so many scores of that type on the default device."""
     if mx.default_device() != mx.cpu:
         return NATURAL
@@ -74,11 +74,11 @@ def _on_host(pieces: Sequence[mx.array]) -> Numerators:
     return list(pieces), mx.array(total)
 
 
-NATURAL = Exponentials(1.0, _lazily(mx.exp))
+NATURAL = SoftmaxKernel(1.0, _lazily(mx.exp))
 """MLX's exp."""
 
-POWERS_OF_TWO = Exponentials(1.0 / math.log(2.0), _lazily(lambda x: mx.power(2.0, x)))
+POWERS_OF_TWO = SoftmaxKernel(1.0 / math.log(2.0), _lazily(lambda x: mx.power(2.0, x)))
 """MLX's power of 2, for scores that were scaled for it."""
 
-ON_HOST = Exponentials(1.0, _on_host)
+ON_HOST = SoftmaxKernel(1.0, _on_host)
 """NumPy's exp, in place; float32 on a CPU."""
