@@ -112,7 +112,7 @@ class Admitter:
             if reads_together and grouping.reads_along(leader, ready):
                 self.attempt(self._reuse.reading.page_out, leader)
         for follower in ready:
-            sharing.part(follower)
+            sharing.unfollow(follower)
             self.attempt(self._place, follower)
 
     def attempt(self, action: Callable[[Sequence], None], sequence: Sequence) -> None:
@@ -174,7 +174,7 @@ class Admitter:
         if leader is not None:
             self._reuse.share(leader)
         self._reuse.adopt(sequence)
-        sequence.had = max(0, sequence.had - sequence.prefilled)
+        sequence.num_recomputed_tokens = max(0, sequence.num_recomputed_tokens - sequence.prefilled)
         if sequence.row is None:
             sequence.row = row_caches.new_row(self._model.module)
         row_caches.set_step(sequence.row, self._allocator.step)

@@ -140,7 +140,7 @@ class DecodeBatch:
         for sequence in sequences:
             sequence.row = None
         if not (self.batched and any(self._join(into, lane) for into in self._lanes)):
-            if any(row.table for row in lane.rows):
+            if any(row.block_table for row in lane.rows):
                 lane.merge(tails=True)
             self._lanes.append(lane)
         for into in self._lanes:
@@ -152,7 +152,7 @@ class DecodeBatch:
         """Let a lane's rows into another; False if they do not fit."""
         if not row_caches.fit(into.caches, lane.caches):
             return False
-        shares = any(row.table for part in (into, lane) for row in part.rows)
+        shares = any(row.block_table for part in (into, lane) for row in part.rows)
         for part in (into, lane):
             part.merge(tails=shares)
         if not row_caches.extend(into.caches, lane.caches):
@@ -166,7 +166,7 @@ class DecodeBatch:
         for lane in self._lanes:
             if not lane.tails:
                 continue
-            order = order_by_table([row.table for row in lane.rows])
+            order = order_by_table([row.block_table for row in lane.rows])
             if order != sorted(order):
                 row_caches.keep_rows(lane.caches, order)
                 lane.rows = [lane.rows[i] for i in order]
@@ -198,7 +198,7 @@ class DecodeBatch:
             lane.inputs = step.tokens if count == len(rows) else step.tokens[at : at + count]
             at += count
         for row in rows:
-            row.launched += 1
+            row.num_scheduled_tokens += 1
         pending = [step.checked, *positions]
         for logprobs in step.logprobs.values():
             pending.extend(logprobs.arrays())
@@ -265,7 +265,7 @@ class DecodeBatch:
                     allowed = masked(allowed, constraint.mask())
                 if constraint is not None or not sampler.is_argmax:
                     redrawn[i] = sampler.sample(
-                        allowed, row.prompt, self._history(row, i), row.launched
+                        allowed, row.prompt, self._history(row, i), row.num_scheduled_tokens
                     ).astype(mx.uint32)
                 if want is not None:
                     picked = redrawn[i] if i in redrawn else step.tokens[i : i + 1]
@@ -283,7 +283,7 @@ class DecodeBatch:
     def _history(self, row: Sequence, index: int) -> mx.array:
         """The row's generated tokens, the one still being computed included."""
         known = mx.array(row.generated, dtype=mx.int32)
-        if row.launched == len(row.generated) or (
+        if row.num_scheduled_tokens == len(row.generated) or (
             row.sampler is None or not row.sampler.wants_history
         ):
             return known

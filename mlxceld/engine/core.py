@@ -211,7 +211,7 @@ class EngineCore:
         """Whether the next step only decodes, and begins at once."""
         if self._pending is None or self._endings.unstored or self._scheduler.prefilling:
             return False
-        return any(row.launched < row.max_tokens for row in self._batch.rows)
+        return any(row.num_scheduled_tokens < row.max_tokens for row in self._batch.rows)
 
     def pause(self) -> None:
         """Finish the step in flight and store what has ended: caches may be changed then."""
@@ -337,8 +337,8 @@ class EngineCore:
         now = self._clock()
         self._allocator.note_held()
         for i, sequence in enumerate(sequences):
-            self._recorder.background_tokens_computed += sequence.had
-            sequence.had = 0
+            self._recorder.background_tokens_computed += sequence.num_recomputed_tokens
+            sequence.num_recomputed_tokens = 0
             if sequence.prefilled - sequence.cached >= _WORTH_SHARING_EARLY:
                 if caches is not None:
                     # What it was computed into is a row of the group's caches, not its own.
@@ -358,7 +358,7 @@ class EngineCore:
 
         May settle the step in flight: None is pending then.
         """
-        full = [row for row in self._batch.rows if row.launched >= row.max_tokens]
+        full = [row for row in self._batch.rows if row.num_scheduled_tokens >= row.max_tokens]
         if full:
             self._batch.leave(full, self._reuse.should_donate)
         if not len(self._batch):

@@ -31,7 +31,7 @@ def alone(computing: Iterable[Sequence], in_flight: Iterable[Sequence]) -> list[
     return [
         sequence
         for sequence in computing
-        if sequence.table
+        if sequence.block_table
         and not sequence.followers
         and all(_in_common(sequence, other) < WORTH_READING_TOGETHER for other in running)
     ]
@@ -44,7 +44,7 @@ def latecomers(
 
     With each the number of tokens, which newcomers read from the pool.
     """
-    readers = [sequence for sequence in newcomers if sequence.table]
+    readers = [sequence for sequence in newcomers if sequence.block_table]
     found = []
     for row in rows:
         common = max((_in_common(reader, row) for reader in readers), default=0)

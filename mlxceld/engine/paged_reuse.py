@@ -139,7 +139,7 @@ class PagedReuse(PrefixMemory):
         """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         if sequence.row is None:
             return
-        tokens = sequence.fed_tokens()
+        tokens = sequence.kv_tokens()
         try:
             self._insert(sequence, sequence.row, tokens, record_refusal=False)
         except Exception:
@@ -160,7 +160,7 @@ class PagedReuse(PrefixMemory):
         if match.entry is not None:
             self.store.touch(match.entry)
         for sequence in running:
-            blocks.update(sequence.table)
+            blocks.update(sequence.block_table)
         return len(blocks) * self._pool.bytes_per_block
 
     def evict_to(self, most: int, sequences: Iterable[Sequence]) -> None:
@@ -185,7 +185,7 @@ class PagedReuse(PrefixMemory):
         """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         if offered_before(sequence):
             return
-        tokens = sequence.fed_tokens()
+        tokens = sequence.kv_tokens()
         if not tokens or (sequence.row is None and self.should_donate(sequence)):
             reject_without_row(self.store, sequence)
             return
@@ -206,7 +206,7 @@ class PagedReuse(PrefixMemory):
             sequence.request.session,
             tokens,
             seal,
-            held=sequence.table,
+            held=sequence.block_table,
             seq_id=sequence.seq_id,
             client=sequence.request.client,
             # Only the early donation of a prompt goes without a record of its refusal.
@@ -224,7 +224,7 @@ class PagedReuse(PrefixMemory):
         if moved:
             self.store.remap(moved)
             for sequence in sequences:
-                sequence.table = [moved.get(block, block) for block in sequence.table]
+                sequence.block_table = [moved.get(block, block) for block in sequence.block_table]
         self._pool.give_back(spare=False)
 
     def pool_stats(self) -> PoolStats | None:
@@ -234,4 +234,4 @@ class PagedReuse(PrefixMemory):
     def check(self, sequences: Iterable[Sequence]) -> None:
         """See :class:`~mlxceld.engine.prefix_cache.StoredMemory`."""
         self.store.check()
-        self._pool.check([*self.store.tables(), *(s.table for s in sequences)])
+        self._pool.check([*self.store.tables(), *(s.block_table for s in sequences)])

@@ -62,16 +62,16 @@ class PooledRows(RowReading):
 
     def page_in(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.row_reading.RowReading`."""
-        if not sequence.table or sequence.row is None:
+        if not sequence.block_table or sequence.row is None:
             return
-        layers = self._pool.read(sequence.table, sequence.paged_tokens)
+        layers = self._pool.read(sequence.block_table, sequence.paged_tokens)
         row = paged_rows.joined(self._module, layers, sequence.row)
         self.release(sequence)
         sequence.row = row
 
     def page_out(self, sequence: Sequence, tokens_at_most: int | None = None) -> None:
         """See :class:`~mlxceld.engine.row_reading.RowReading`."""
-        row, tokens = sequence.row, sequence.fed_tokens()[:tokens_at_most]
+        row, tokens = sequence.row, sequence.kv_tokens()[:tokens_at_most]
         if row is None:
             return
         blocks = self._stored_or_held(sequence, tokens)
@@ -95,11 +95,11 @@ class PooledRows(RowReading):
     def _stored_or_held(self, sequence: Sequence, tokens: list[int]) -> list[int]:
         """The most whole blocks that hold a sequence's first tokens already."""
         stored = self._store.whole_blocks(bucket_of(self._model_id, sequence), tokens)
-        return list(stored if len(stored) > len(sequence.table) else sequence.table)
+        return list(stored if len(stored) > len(sequence.block_table) else sequence.block_table)
 
     def release(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.row_reading.RowReading`."""
-        blocks, sequence.table, sequence.paged_tokens = sequence.table, [], 0
+        blocks, sequence.block_table, sequence.paged_tokens = sequence.block_table, [], 0
         self._pool.release(blocks)
 
     @property
@@ -109,10 +109,10 @@ class PooledRows(RowReading):
 
     def prefix_of(self, sequences: Seq[Sequence]) -> SharedPrefix | None:
         """See :class:`~mlxceld.engine.row_reading.RowReading`."""
-        tables = [sequence.table for sequence in sequences]
+        tables = [sequence.block_table for sequence in sequences]
         return SharedPrefix(self._pool, tables) if any(tables) else None
 
     def give_table(self, sequence: Sequence, blocks: Seq[int]) -> None:
         """Let a sequence read whole blocks; their references are its own from now on."""
-        sequence.table = list(blocks)
+        sequence.block_table = list(blocks)
         sequence.paged_tokens = len(blocks) * self._pool.block_size

@@ -27,10 +27,10 @@ def group_caches(group: Sequence[Row], reading: RowReading) -> tuple[list[Row], 
     others are merged.
     """
     rows = list(group)
-    if not any(sequence.table for sequence in rows):
+    if not any(sequence.block_table for sequence in rows):
         caches = [sequence.row for sequence in rows if sequence.row is not None]
         return rows, caches[0] if len(rows) == 1 else row_caches.merge(caches), len(rows) > 1
-    order = order_by_table([sequence.table for sequence in rows])
+    order = order_by_table([sequence.block_table for sequence in rows])
     rows = [rows[at] for at in order]
     tails = [sequence.row for sequence in rows if sequence.row is not None]
     merged = shared_attention.merge(tails, [sequence.paged_tokens for sequence in rows])

@@ -53,7 +53,7 @@ class Recorder:
             return
         sequence.accounted = True
         # The last prompt token is computed by the first decode step.
-        whole = sequence.launched > 0 or sequence.prefill_left == 0
+        whole = sequence.num_scheduled_tokens > 0 or sequence.prefill_left == 0
         reached = len(sequence.prompt) if whole else sequence.prefilled
         if not reached:
             return

@@ -38,12 +38,12 @@ def purpose_of(sequence: Sequence) -> Purpose:
 
 def worth_keeping(store: EntryStore[Any], sequence: Sequence) -> bool:
     """Whether a store would look at what a sequence has computed."""
-    return store.enabled and sequence.fed >= store.min_prefix
+    return store.enabled and sequence.num_kv_tokens >= store.min_prefix
 
 
 def offered_before(sequence: Sequence) -> bool:
     """Whether a sequence had to make way and holds nothing since: what it had was offered then."""
-    return sequence.had > 0 and not sequence.fed
+    return sequence.num_recomputed_tokens > 0 and not sequence.num_kv_tokens
 
 
 def reject_without_row(store: EntryStore[Any], sequence: Sequence) -> None:
@@ -52,5 +52,5 @@ def reject_without_row(store: EntryStore[Any], sequence: Sequence) -> None:
         RejectReason.EMPTY_SET if store.enabled else RejectReason.DISABLED,
         session=sequence.request.session,
         seq_id=sequence.seq_id,
-        context_len=sequence.fed,
+        context_len=sequence.num_kv_tokens,
     )

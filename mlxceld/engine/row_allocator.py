@@ -132,7 +132,7 @@ class RowAllocator:
         self.note_held()
         self._cache.share(youngest)
         self.free(youngest)
-        youngest.make_way()
+        youngest.preempt()
         youngest.note = "made way for older requests, waits for memory"
         self._scheduler.add_back(youngest)
         self._recorder.preemptions += 1
@@ -190,7 +190,7 @@ class RowAllocator:
     def _too_padded(self, newcomers: list[Sequence]) -> Sequence | None:
         """The row that makes a batch with newcomers hold more padding than tokens, if one does."""
         rows = [*self._batch.rows, *newcomers]
-        tails = [row.fed - row.paged_tokens for row in rows]
+        tails = [row.num_kv_tokens - row.paged_tokens for row in rows]
         longest = max(range(len(rows)), key=lambda i: tails[i])
         padded = len(rows) * tails[longest]
         wasteful = tails[longest] >= _SMALL_TAIL and padded > _MOST_PADDING * sum(tails)

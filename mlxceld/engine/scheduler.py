@@ -75,8 +75,8 @@ class Scheduler:
             self._prefilling.remove(sequence)
         else:
             self._waiting.remove(sequence)
-        sharing.part(sequence)
-        self.orphans += sharing.abandon(sequence)
+        sharing.unfollow(sequence)
+        self.orphans += sharing.orphan_followers(sequence)
 
     def take_orphans(self) -> list[Sequence]:
         """Those whose leader has gone, to be placed anew once what it had computed is stored."""
@@ -132,8 +132,8 @@ def _goes_alone(sequence: Sequence) -> bool:
     has to stop on the way is not done with the others.
     """
     end = sequence.prefilled + sequence.prefill_left
-    if any(sequence.prefilled < stop < end for stop in sequence.stops):
+    if any(sequence.prefilled < stop < end for stop in sequence.chunk_boundaries):
         return True
     brought = sequence.prefilled - sequence.paged_tokens
-    most = _SMALL_PAST if sequence.table else 0
+    most = _SMALL_PAST if sequence.block_table else 0
     return bool(brought > most or sequence.followers or not sequence.prefill_left)

@@ -36,17 +36,18 @@ class Sequence:
     request's specifications when it is admitted.
 
     A sequence's keys and values are in two places: its first ``paged_tokens`` tokens in the blocks
-    of the pool that ``table`` names, which others may read too, and the rest, its tail, in ``row``,
-    its own caches while it is not in a batch. ``prefilled`` counts the prompt tokens in both,
-    ``cached`` of which were adopted, from a conversation that was adopted ``chain_hits`` times.
-    ``launched`` counts the tokens whose sampling has been started: at most one more than
-    ``generated`` holds. ``max_tokens`` is the request's limit cut to the context.
-    Of a sequence that had to make way, ``resumed`` generated tokens are computed like a prompt's
-    when it goes on, ``had`` tokens of it for the second time. ``note`` says what it waits for.
+    of the pool that ``block_table`` names, which others may read too, and the rest, its tail, in
+    ``row``, its own caches while it is not in a batch. ``prefilled`` counts the prompt tokens in
+    both, ``cached`` of which were adopted, from a conversation that was adopted ``chain_hits``
+    times. ``num_scheduled_tokens`` counts the tokens whose sampling has been started: at most one
+    more than ``generated`` holds. ``max_tokens`` is the request's limit cut to the context.
+    Of a sequence that was preempted, ``resumed`` generated tokens are computed like a prompt's
+    when it goes on, ``num_recomputed_tokens`` of all tokens for the second time. ``note`` says what
+    it waits for.
     A sequence that ``follows`` another waits until that one has computed the ``shared_tokens``
     that both begin with; ``followers`` is the other side of it. Until it adopts something it
     carries its ``match``, what of its prompt is stored. Its prefill ends a chunk at each of
-    ``stops``, counted in prompt tokens.
+    ``chunk_boundaries``, counted in prompt tokens.
     """
 
     seq_id: int
@@ -62,23 +63,23 @@ class Sequence:
     constraint: Constraint | None = None
     continuation: NextTurns | None = None
     row: Caches | None = None
-    table: list[int] = field(default_factory=list)
+    block_table: list[int] = field(default_factory=list)
     paged_tokens: int = 0
     follows: Sequence | None = None
     shared_tokens: int = 0
     followers: list[Sequence] = field(default_factory=list)
-    stops: tuple[int, ...] = ()
+    chunk_boundaries: tuple[int, ...] = ()
     prompt: list[int] = field(default_factory=list)
     prefilled: int = 0
     cached: int = 0
     chain_hits: int = 0
     generated: list[int] = field(default_factory=list)
-    launched: int = 0
+    num_scheduled_tokens: int = 0
     ended_by_eos: bool = False
     cancelled: bool = False
     accounted: bool = False
     resumed: int = 0
-    had: int = 0
+    num_recomputed_tokens: int = 0
     match: Match[Any] | None = None
     looked_up: bool = False
     note: str = ""
@@ -98,24 +99,28 @@ class Sequence:
     @property
     def next_input(self) -> int:
         """The token that decode is fed next; it needs no step in flight."""
-        return self.generated[self.launched - 1] if self.launched else self.prompt[-1]
+        return (
+            self.generated[self.num_scheduled_tokens - 1]
+            if self.num_scheduled_tokens
+            else self.prompt[-1]
+        )
 
-    def make_way(self) -> None:
+    def preempt(self) -> None:
         """Forget what was computed, to start anew with all tokens that are known by now."""
-        self.had = max(self.had, self.fed)
+        self.num_recomputed_tokens = max(self.num_recomputed_tokens, self.num_kv_tokens)
         self.resumed = len(self.generated)
         self.prefilled = 0
         self.row = self.match = None
         self.phase = Phase.WAITING
 
     @property
-    def fed(self) -> int:
+    def num_kv_tokens(self) -> int:
         """Tokens, of the prompt and generated, that the sequence's caches hold."""
-        return self.prefilled + self.launched - self.resumed
+        return self.prefilled + self.num_scheduled_tokens - self.resumed
 
-    def fed_tokens(self) -> list[int]:
+    def kv_tokens(self) -> list[int]:
         """The tokens that the caches hold; all of them known, which needs no step in flight."""
-        return [*self.prompt, *self.generated][: self.fed]
+        return [*self.prompt, *self.generated][: self.num_kv_tokens]
 
     def usage(self) -> Usage:
         """Token counts as the caller sees them."""

@@ -33,7 +33,7 @@ class SharedReading:
     def apply(self) -> None:
         """Let all that runs read as ``reading`` has it now. No step is in flight."""
         if not self._reading.reads_together:
-            decoding = [row for row in self._batch.rows if row.table]
+            decoding = [row for row in self._batch.rows if row.block_table]
             self._batch.leave(decoding, lambda _: True)
             for sequence in self._in_flight():
                 self._reading.page_in(sequence)

@@ -44,7 +44,7 @@ def follow(sequence: Sequence, leader: Sequence, common: int) -> None:
     leader.followers.append(sequence)
 
 
-def part(sequence: Sequence) -> None:
+def unfollow(sequence: Sequence) -> None:
     """A sequence waits for nobody any more."""
     leader, sequence.follows = sequence.follows, None
     if leader is not None:
@@ -56,11 +56,11 @@ def ready(leader: Sequence) -> list[Sequence]:
     return [f for f in leader.followers if f.shared_tokens <= leader.prefilled]
 
 
-def abandon(leader: Sequence) -> list[Sequence]:
+def orphan_followers(leader: Sequence) -> list[Sequence]:
     """The followers of one that has ended: they wait for nobody now, and have to be placed anew."""
     orphans = list(leader.followers)
     for sequence in orphans:
-        part(sequence)
+        unfollow(sequence)
     return orphans
 
 
@@ -70,5 +70,5 @@ def until_shared(sequence: Sequence) -> int:
     That is where a follower can go on, or where the sequence itself has to stop.
     """
     points = [f.shared_tokens - sequence.prefilled for f in sequence.followers]
-    points += [s - sequence.prefilled for s in sequence.stops if s > sequence.prefilled]
+    points += [s - sequence.prefilled for s in sequence.chunk_boundaries if s > sequence.prefilled]
     return min([sequence.prefill_left, *points])

@@ -96,7 +96,7 @@ class SnapshotReuse(PrefixMemory):
 
     def adopt(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
-        sequence.stops = tuple(point.tokens for point in self._points(sequence))
+        sequence.chunk_boundaries = tuple(point.tokens for point in self._points(sequence))
         purpose = purpose_of(sequence)
         first_time = purpose is not Purpose.RESUMED
         match, sequence.match = self.match(sequence), None
@@ -220,7 +220,7 @@ class SnapshotReuse(PrefixMemory):
         row, sequence.row = sequence.row, None
         if offered_before(sequence):
             return
-        tokens = sequence.fed_tokens()
+        tokens = sequence.kv_tokens()
         if not tokens:
             reject_without_row(self.store, sequence)
             return
@@ -233,7 +233,7 @@ class SnapshotReuse(PrefixMemory):
                 context_len=len(tokens),
             )
             return
-        if sequence.launched and _is_kept(sequence, tokens):
+        if sequence.num_scheduled_tokens and _is_kept(sequence, tokens):
             if row is None:
                 reject_without_row(self.store, sequence)
                 return

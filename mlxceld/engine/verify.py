@@ -63,7 +63,7 @@ def verify(module: Any, vocab_size: int, verdict: BatchVerdict, block_size: int)
     """
     proof = _Proof(module, vocab_size, verdict, block_size)
     row = row_caches.new_row(module)
-    if obstacle := snapshots.obstacle(row):
+    if obstacle := snapshots.unsupported_reason(row):
         return VerifyReport((VerifyCheck("caches", "opaque", False, obstacle),))
     checks = list(proof.kinds())
     cases = [("a short prompt", _SHORT)]

@@ -118,7 +118,7 @@ class WholePrefixReuse(PrefixMemory):
     def donate(self, sequence: Sequence) -> None:
         """See :class:`~mlxceld.engine.prefix_cache.PrefixCache`."""
         row, sequence.row = sequence.row, None
-        tokens = sequence.fed_tokens()
+        tokens = sequence.kv_tokens()
         if not tokens or (row is None and self.should_donate(sequence)):
             reject_without_row(self.store, sequence)
             return
@@ -144,7 +144,7 @@ class WholePrefixReuse(PrefixMemory):
                 RejectReason.LAYOUT_CONSTRAINTS,
                 session=sequence.request.session,
                 seq_id=sequence.seq_id,
-                context_len=sequence.fed,
+                context_len=sequence.num_kv_tokens,
             )
             raise
         nbytes = row_caches.nbytes(row)

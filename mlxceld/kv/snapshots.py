@@ -46,7 +46,7 @@ def pageable(row: Caches) -> list[Any]:
     return [leaf for leaf in leaves(row) if kind_of(leaf) is CacheKind.PAGEABLE]
 
 
-def obstacle(row: Caches) -> str:
+def unsupported_reason(row: Caches) -> str:
     """Why no snapshot of such a row can be taken; empty if it can.
 
     Judged by exact class: a subclass may keep its past in another way.

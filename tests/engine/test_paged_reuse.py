@@ -264,7 +264,9 @@ async def test_requests_that_come_one_after_another_read_the_prefix_together(
             await warm.step()
     running = warm.core.sequences()
     assert len(running) == 4
-    assert {tuple(s.table[: 288 // BLOCK]) for s in running} == {tuple(running[0].table[:18])}
+    assert {tuple(s.block_table[: 288 // BLOCK]) for s in running} == {
+        tuple(running[0].block_table[:18])
+    }
     assert all(s.paged_tokens >= 288 for s in running)
     # Each keeps only its own tail: far less than a copy of the prefix each.
     assert warm.core.batch_bytes() < 2 * 300 * warm.reuse.token_bytes

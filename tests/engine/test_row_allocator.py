@@ -138,7 +138,7 @@ async def test_nothing_is_held_when_nothing_runs(core: Make) -> None:
         harness.submit([*prefix, i], max_tokens=20, ignore_eos=True)
     await harness.step(6)
     assert isinstance(harness.reuse, PagedReuse)
-    assert any(s.table for s in harness.core.sequences())
+    assert any(s.block_table for s in harness.core.sequences())
     harness.core.pause()
     harness.store.flush()
     harness.core.give_back()

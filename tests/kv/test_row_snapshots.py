@@ -169,5 +169,8 @@ def test_a_cache_of_another_length_or_kind_is_refused() -> None:
 
     with pytest.raises(SnapshotError, match="OddCache"):
         capture([OddCache()], 0)
-    assert "OddCache" in snapshots.obstacle([KVCache(), CacheList(OddCache())])
-    assert snapshots.obstacle([KVCache(), CacheList(ArraysCache(2), RotatingKVCache(4))]) == ""
+    assert "OddCache" in snapshots.unsupported_reason([KVCache(), CacheList(OddCache())])
+    assert (
+        snapshots.unsupported_reason([KVCache(), CacheList(ArraysCache(2), RotatingKVCache(4))])
+        == ""
+    )
