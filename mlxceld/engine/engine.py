@@ -445,6 +445,8 @@ class Engine:
         """
         if self._governor is not None:
             self._governor.close()
+        # What was loaded goes; so may what of it is in cycles.
+        gc.unfreeze()
         failed = self._state is EngineState.FAILED
         self._loaded = self._publisher.reuse = self._prefetcher = None
         self._prompt_cache.close()

@@ -14,6 +14,7 @@ from tokenizers import AddedToken
 
 from api_harness import ScriptedEngine, delta, finished, open_api, say
 from mlxceld.config import Settings
+from mlxceld.engine.constraint import make_constraint
 from mlxceld.engine.engine import Engine
 from mlxceld.models.text import TextCodec
 from tiny_models import tiny_tokenizer, write_tiny_tokenizer
@@ -121,5 +122,5 @@ async def test_a_schema_waits_for_the_end_of_reasoning(told: tuple[str, Scripted
     assert free is not None
     assert held is not None
     letter = ord("a")
-    assert free.mask()[letter // 8] >> letter % 8 & 1
-    assert not held.mask()[letter // 8] >> letter % 8 & 1
+    assert make_constraint(engine.text, free).mask()[letter // 8] >> letter % 8 & 1
+    assert not make_constraint(engine.text, held).mask()[letter // 8] >> letter % 8 & 1

@@ -16,6 +16,7 @@ from mlxceld.api.parts import CallArguments, CallStart
 from mlxceld.api.responses.output import OutputItems
 from mlxceld.api.responses.tools import offered_tools
 from mlxceld.config import Settings
+from mlxceld.engine.constraint import make_constraint
 from mlxceld.engine.engine import Engine
 from mlxceld.engine.events import FinishReason
 
@@ -294,8 +295,9 @@ async def test_a_choice_of_any_tool_is_enforced(
     tools: Any = [FUNCTION, PATCH, AGENTS, {"type": "local_shell"}, {"type": "web_search"}]
     for name in (named, "look"):
         await ai.responses.create(model="m", input="Go.", tools=tools, tool_choice=choice)
-        constraint = engine.requests[-1].constraint
-        assert constraint is not None
+        spec = engine.requests[-1].constraint
+        assert spec is not None
+        constraint = make_constraint(engine.text, spec)
         # The tokens of the tiny model are bytes.
         allowed = True
         for byte in f'{{"name": "{name}", "arguments": '.encode():

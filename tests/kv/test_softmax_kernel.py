@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxceld.kv import exponentials
+from mlxceld.kv import softmax_kernel
 from mlxceld.kv.softmax_kernel import NATURAL, ON_HOST, POWERS_OF_TWO, SoftmaxKernel
 
 WAYS = {"natural": NATURAL, "powers of two": POWERS_OF_TWO, "on host": ON_HOST}
@@ -47,13 +47,13 @@ def test_on_the_host_pieces_are_overwritten_in_place_views_too() -> None:
 
 
 def test_which_way_is_taken() -> None:
-    many = exponentials._MANY_SCORES
+    many = softmax_kernel._MANY_SCORES
     if mx.default_device() != mx.cpu:
-        assert exponentials.softmax_kernel_for(many, mx.float32) is NATURAL
+        assert softmax_kernel.softmax_kernel_for(many, mx.float32) is NATURAL
         return
-    assert exponentials.softmax_kernel_for(many, mx.float32) is ON_HOST
-    assert exponentials.softmax_kernel_for(many - 1, mx.float32) is POWERS_OF_TWO
-    assert exponentials.softmax_kernel_for(many, mx.bfloat16) is POWERS_OF_TWO
+    assert softmax_kernel.softmax_kernel_for(many, mx.float32) is ON_HOST
+    assert softmax_kernel.softmax_kernel_for(many - 1, mx.float32) is POWERS_OF_TWO
+    assert softmax_kernel.softmax_kernel_for(many, mx.bfloat16) is POWERS_OF_TWO
 
 
 def test_half_precision_is_summed_in_single() -> None:
