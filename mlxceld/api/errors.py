@@ -160,6 +160,12 @@ def cancelled() -> ApiError:
     return ApiError(CLIENT_CANCELLED, "the request was cancelled", code="request_cancelled")
 
 
-def dialect_of(path: str) -> str:
-    """Whose envelope errors of a route come in."""
-    return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI
+def dialect_of(request: web.BaseRequest) -> str:
+    """Whose envelope a request's errors come in: by its route, or by the header of Anthropic's SDKs
+    where a route serves both vendors'.
+    """
+    path = request.path
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return ANTHROPIC
+    both = path == "/v1/models" or path.startswith("/v1/models/")
+    return ANTHROPIC if both and "anthropic-version" in request.headers else OPENAI

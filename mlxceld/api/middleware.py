@@ -38,7 +38,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """
     if REQUEST_ID in request:
         response.headers[_ID_HEADER] = request[REQUEST_ID]
-        if dialect_of(request.path) == ANTHROPIC:
+        if dialect_of(request) == ANTHROPIC:
             response.headers["request-id"] = request[REQUEST_ID]
     if NOTES in request:
         response.headers[HEADER] = header_value(request[NOTES])
@@ -70,7 +70,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         error = _as_api_error(request, raised)
         _let_go(raised)
     request.app[REFUSALS].record(request, error.status, error.code, param=error.param)
-    return error.response(dialect_of(request.path))
+    return error.response(dialect_of(request))
 
 
 def _let_go(error: BaseException) -> None:

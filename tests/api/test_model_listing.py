@@ -46,3 +46,17 @@ async def test_openais_client_and_the_length_of_the_context(
         assert (single.object, single.created) == ("model", int(model.loaded_at))
         for name in ("context_length", "max_model_len", "max_context_length"):
             assert single.to_dict()[name] == model.context_length
+
+
+async def test_an_unknown_model_is_refused_in_the_envelope_of_who_asks(
+    scripted: ScriptedEngine, settings: Callable[..., Settings]
+) -> None:
+    async with open_api(scripted, settings()) as client:
+        ours = await (await client.get("/v1/models/nowhere")).json()
+        assert ours["error"]["param"] == "model"
+        headers = {"anthropic-version": "2023-06-01"}
+        response = await client.get("/v1/models/nowhere", headers=headers)
+        theirs = await response.json()
+        assert (response.status, theirs["type"]) == (404, "error")
+        assert theirs["error"]["type"] == "not_found_error"
+        assert "request-id" in response.headers
